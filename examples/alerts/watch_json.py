@@ -65,26 +65,26 @@ def prometheus(period: Json) -> Iterator[str]:
         "rows": ("Rows of the period.", [({}, measured["rows"])]),
         "confidence_ratio": ("Mean calibrated confidence.", [({}, measured["confidence"])]),
         "accuracy_ratio": (
-            "Accuracy, measured or estimated, with its interval.",
+            "Measured or estimated accuracy, with the ends of its interval.",
             [({"bound": name}, accuracy[key]) for name, key in bounds.items() if accuracy],
         ),
         "gap_ratio": (
-            "Mean confidence minus accuracy, with its interval.",
+            "Mean confidence minus accuracy, with the ends of the interval.",
             [({"bound": name}, gap[name]) for name in bounds if gap],
         ),
-        "tolerance_ratio": ("Gap that is tolerated.", [({}, period["tolerance"])]),
+        "tolerance_ratio": ("Largest tolerated gap.", [({}, period["tolerance"])]),
         "verdict": (
-            "The verdict of the period has the value 1.",
+            "1 for the verdict on the last period, 0 for other verdicts.",
             [({"verdict": name}, int(name == period["verdict"])) for name in VERDICTS],
         ),
-        "rows_changed": ("1 if the rows have changed.", [({}, int(alarm["raised"]))]),
+        "rows_changed": ("1 if the rows have changed, else 0.", [({}, int(alarm["raised"]))]),
         "evidence_log10": ("Evidence for a change.", [({}, evidence)]),
         "evidence_threshold_log10": (
             "Alarm threshold.",
             [({}, threshold)],
         ),
         "metric_ratio": (
-            "A metric of a class, measured or estimated, with its interval.",
+            "Measured or estimated metric of a class, with the ends of its interval.",
             [
                 ({"metric": metric["metric"], "class": metric["class"] or "", "bound": name}, value)
                 for metric in measured["metrics"]
@@ -93,11 +93,11 @@ def prometheus(period: Json) -> Iterator[str]:
             ],
         ),
         "column_psi": (
-            "Population stability index of a kept column.",
+            "Population stability index of a column, compared with the calibration.",
             [({"column": column["name"]}, column["psi"]) for column in measured["columns"]],
         ),
         "column_missing_ratio": (
-            "Missing values of a kept column.",
+            "Share of missing values in a column.",
             [({"column": column["name"]}, column["missing"]) for column in measured["columns"]],
         ),
     }

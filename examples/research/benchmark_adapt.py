@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=84)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--share", type=float, default=1.0, help="share of the rows to use, for a trial"
+        "--share", type=float, default=1.0, help="share of the rows to use (for a short trial)"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -165,10 +165,8 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
     command = ("-m", "covcal_cli")
     text, bare, peak = measured(__file__, "--bare", features, TEMPERATURE)
     print(f"{rows} x {classes} float32 logits, {features.stat().st_size / 2**20:.0f} MiB")
-    print("ratio: time, divided by the time to read the file and compute one softmax")
-    print(
-        "like: time, divided by the time to read the file and compute the same number of softmaxes"
-    )
+    print("ratio: time divided by the time of plain NumPy with one softmax")
+    print("like: time divided by the time of plain NumPy with the same number of softmaxes")
     print(f"{'':24}{'CPU s':>9}{'peak MB':>10}{'ratio':>8}{'like':>8}")
 
     def show(name: str, seconds: float, peak: float, like: float) -> None:

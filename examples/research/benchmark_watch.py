@@ -257,10 +257,10 @@ def main() -> None:
         "--years",
         type=int,
         default=200,
-        help="simulated years without drift for each number of rows per week",
+        help="simulated years without drift, for each number of rows per week",
     )
     parser.add_argument(
-        "--runs", type=int, default=20, help="runs for each drift and number of rows"
+        "--runs", type=int, default=20, help="simulated years for each drift and number of rows"
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
     asked = parser.parse_args()

@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
     parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
     parser.add_argument(
-        "--these-rows", action="store_true", help="make promises only about the rows of the file"
+        "--these-rows", action="store_true", help="make the promise only about the rows of the file"
     )
     parser.add_argument("--peers", action="store_true", help="needs mapie and torchcp")
     options = parser.parse_args()
@@ -253,7 +253,7 @@ def main() -> None:
     for number, error in enumerate(options.error):
         of_error = table[:, number * width : (number + 1) * width]
         mean = of_error.mean(axis=0)
-        print(f"error {error}: with all labels, {mean[0]:.3f} of the rows could be accepted")
+        print(f"error limit {error}: with all labels, {mean[0]:.3f} of the rows could be accepted")
         for name, (share, broken, double) in (("low end", mean[1:4]), ("confidence", mean[4:7])):
             print(
                 f" {name}: {share:.3f} of the rows are accepted ({share / mean[0]:.2f} of the "

@@ -304,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Measure the ECE and the estimated accuracy for several numbers of labels."
     )
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder of the data sets and of models/")
+    add("--data", type=Path, required=True, help="folder with the data sets and models/")
     add("--output", type=Path, default=Path("benchmark-results"), help="default: %(default)s")
     add("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="FAMILY")
     add("--seeds", type=int, default=2, metavar="N", help="files per shift (default: %(default)s)")
@@ -313,10 +313,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=int,
         default=20,
         metavar="N",
-        help="repeated draws for each number of labels (default: %(default)s)",
+        help="random selections of labelled rows for each number of labels (default: %(default)s)",
     )
-    add("--half", choices=HALVES, help="only families of this half")
-    add("--without-adapt", action="store_true", help="use the features files, without covcal adapt")
+    add("--half", choices=HALVES, help="run only this part of the benchmark")
+    add("--without-adapt", action="store_true", help="do not run covcal adapt")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.draws < 1:
         parser.error("--seeds and --draws must be at least 1")

@@ -31,7 +31,7 @@ from covcal_cli.compare.runs import ALL  # noqa: E402
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare every method on families of shifts.")
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder of the data sets and of models/")
+    add("--data", type=Path, required=True, help="folder with the data sets and models/")
     add("--output", type=Path, default=Path("benchmark-results"), help="default: %(default)s")
     add(
         "--families",
@@ -46,17 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--half",
         choices=HALVES,
-        help="run only this half. Settings are chosen on choose, and tested once on test. The "
-        "other halves were tested before.",
+        help="run only this part of the benchmark. Rules were chosen on choose, and tested once on "
+        "test. The parts seen-once and seen were tested earlier.",
     )
-    add("--without-adapt", action="store_true", help="use the files without covcal adapt")
+    add("--without-adapt", action="store_true", help="do not run covcal adapt")
     add(
         "--methods",
         nargs="+",
         choices=ALL,
         default=list(ALL),
         metavar="METHOD",
-        help="methods besides none and temp; default: all. The tables need the method auto",
+        help="methods to run besides none and temp; default: all. The tables need the method auto",
     )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not selected:
-        parser.error(f"none of the families is in the half {options.half}")
+        parser.error(f"no chosen family belongs to --half {options.half}")
     try:
         with Console().progress() as progress:
             text = benchmark(

@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--features", type=Path, required=True, help="folder of features files")
     add("--half", choices=HALVES, default="choose")
     add("--families", nargs="+", choices=FAMILIES, metavar="FAMILY")
-    add("--own", action="store_true", help="use classifiers trained on the features")
+    add("--own", action="store_true", help="train the second classifiers on the features")
     options = parser.parse_args(arguments)
     by_kind, by_classes = defaultdict(list), defaultdict(list)
     by_family: dict[str, list[Errors]] = defaultdict(list)
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         by_classes["two classes" if classes == 2 else "more classes"].append(errors)
         by_family[case.family].append(errors)
     if not by_family:
-        parser.error(f"{options.features} has no features file of these families")
+        parser.error(f"{options.features} contains no features file of the chosen families")
     every = [entry for entries in by_family.values() for entry in entries]
     print(f"| shifts | {' | '.join(every[0])} |\n|---|{'---|' * len(every[0])}")
     for name, entries in (*by_kind.items(), *by_classes.items(), ("all", every)):

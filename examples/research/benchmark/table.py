@@ -18,12 +18,12 @@ from covcal_cli.report.tables import markdown as escaped
 # Columns of the table of families: the baselines, the paper's method, cot and auto.
 _COLUMNS = ("none", "temp", "fl+iw+temp", "cot", AUTO)
 _CAPTION_OF_ECE = (
-    "ECE (15 bins) on the target's test rows, in percent. A shift's number is the mean over its "
-    "seeds, and every shift has the same weight. **Bold**: the lowest mean of a single method. "
-    "Rank: 1 is best. Regret: how many points the ECE is above the ECE of the best single method "
-    "of each shift. Without labels, nobody knows this method. The columns "
-    f"{', '.join(f'> {100 * by:.0f}' for by in HARMS)} count shifts where a method is worse "
-    "than the better of none and temp by more than this number of points. The two rows in italics "
+    "ECE (15 bins) on the target's test rows, in percent. The number of a shift is the mean over "
+    "seeds, and the mean over shifts gives every shift the same weight. **Bold** is the lowest "
+    "mean of a method. Rank 1 is the best method. Regret is the ECE minus the ECE of the best "
+    "method on each shift, in points. Without labels, nobody can know the best method. "
+    f"The columns {', '.join(f'> {100 * by:.0f}' for by in HARMS)} count the shifts on which a "
+    "method is that many points worse than the better of none and temp. The two rows in italics "
     "use target labels, so methods without labels can hardly be better."
 )
 
@@ -67,25 +67,25 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield _CAPTION_OF_ECE
         yield markdown(_methods(half))
         yield f"### Every metric: {half.title}"
-        yield "Means over the shifts where the metric has a value. The values are not in percent."
+        yield "Means over the shifts on which the metric is defined. The values are not in percent."
         yield markdown(_metrics(half.comparison))
         yield f"### Families: {half.title}"
-        yield f"Mean ECE in percent. Regret and the number of harmed shifts are those of {AUTO}."
+        yield f"Mean ECE in percent, and the regret and the harm of the method {AUTO}."
         yield markdown(_families([*own, half]))
         yield f"### Harm of {AUTO}: {half.title}"
         yield _harm(half)
         yield f"### The estimated accuracy: {half.title}"
         yield (
-            "Mean error in points, share of shifts whose range contains the true accuracy, and "
-            "mean width of the range. The estimate reads the target's training and validation "
-            "rows, without labels. The accuracy on test rows is noisy too, and the range does not "
-            "include this noise."
+            "Mean error of the estimated accuracy in points, share of shifts whose range contains "
+            "the true accuracy, and mean width of the range. The accuracy is estimated on the "
+            "target's training and validation rows, without labels. The accuracy of the test rows "
+            "has sampling noise, which the range does not include."
         )
         yield markdown(_intervals([*own, half]))
         yield f"### Shift by shift: {half.title}"
         yield (
-            "ECE in percent. Accuracies in percent: the estimate with its range, and the true "
-            "accuracy, as means over seeds."
+            "ECE, estimated accuracy with its range, and true accuracy, in percent. All numbers "
+            "are means over seeds."
         )
         yield markdown(_shifts(half))
     for family in families:

@@ -25,7 +25,7 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(description="Reproduce Table 1 of Park et al. 2020.")
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder of the data sets and of models/")
+    add("--data", type=Path, required=True, help="folder with the data sets and models/")
     add("--output", type=Path, default=Path("paper-results"), help="default: %(default)s")
     add(
         "--shifts",
@@ -33,12 +33,12 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
         choices=list(SHIFTS),
         default=[],
         metavar="SHIFT",
-        help="of " + ", ".join(SHIFTS) + "; default: all shifts with data",
+        help="of " + ", ".join(SHIFTS) + "; default: all shifts whose data exist",
     )
     add("--seeds", type=int, default=10, metavar="N", help="runs per shift (default: %(default)s)")
     add("--preset", choices=["default", "paper"], default="default", help="of covcal adapt")
     add("--weight-decay", type=float, metavar="X", help="with --preset paper; default: 5e-4")
-    add("--batched", action="store_true", help="train all seeds at once, which is faster")
+    add("--batched", action="store_true", help="train all seeds in one run, which is faster")
     add("--exact-only", action="store_true", help="compare only none and temp, without training")
     add(
         "--office31-model",

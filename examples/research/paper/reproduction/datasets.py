@@ -99,7 +99,7 @@ def find_digits(name: str, data: Path) -> Reader:
         if test and (unseen or train):
             return partial(_from_mat, None if unseen else train, test)
     raise MissingDataError(
-        f"{name.upper()} is not in {data}: put this into the folder: {_WANTED[name]}"
+        f"{name.upper()} is not in {data}: put these files there: {_WANTED[name]}"
     )
 
 

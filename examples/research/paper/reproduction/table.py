@@ -37,8 +37,8 @@ def markdown(
         parts += [
             f"### Running time ({run})",
             "The table has mean seconds per run on one thread, with CPU seconds in "
-            "parentheses. Alignment and discriminators are timed for all members together. "
-            "The time for temperatures includes the importance weights. The paper's table "
+            "parentheses. The times of alignment and discriminators are sums over all networks. "
+            "The time to fit T includes the computation of importance weights. The paper's table "
             "exchanges two labels: its second number is the overhead, and the total is the "
             "sum of both numbers.",
             drawn(_times(found)),
