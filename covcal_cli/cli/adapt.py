@@ -14,7 +14,7 @@ from covcal_cli.errors import percent
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
 
-# The columns of the table, and their explanations in the legend.
+# the columns of the table, and how the legend explains them
 _COLUMNS = {
     "member": "",
     "steps": "",

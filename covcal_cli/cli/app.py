@@ -58,10 +58,6 @@ class _Command(TyperCommand):
     """A command that checks its options, and groups them in --help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let ``--choices`` take all words up to the next option.
-
-        An option is never the value of the option before it.
-        """
         options = [option for option in self.get_params(ctx) if hasattr(option, "is_flag")]
         flags, valued = (
             {
@@ -97,7 +93,6 @@ class _Command(TyperCommand):
             raise typer.BadParameter(error.reason, ctx, param_hint=error.option) from error
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under their headings (``rich_help_panel``), in their order."""
         lines = []
         for parameter in self.get_params(ctx):
             kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
@@ -111,7 +106,6 @@ class _Group(TyperGroup):
     """The program, which groups its commands in --help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands under their headings (``rich_help_panel``)."""
         commands: dict[str, Any] = {
             name: self.get_command(ctx, name) for name in self.list_commands(ctx)
         }
@@ -151,7 +145,7 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # for an unreadable file, exit with code 1; typer would use 2
+                # typer would exit with 2 for an unreadable file
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
@@ -259,7 +253,7 @@ def covcal(
 
 
 def run(arguments: Sequence[str], was_interrupted: Callable[[], bool] = lambda: False) -> int:
-    """Run a command line and return its exit code. Every error is caught.
+    """Run a command line, and return its exit code.
 
     `was_interrupted` returns whether Ctrl-C was pressed.
     """
@@ -294,7 +288,7 @@ def _ended(error: BaseException) -> int:
         if str(error):
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    # the program that reads stdout has ended
+    # the program that reads the output has ended
     if isinstance(error, BrokenPipeError):
         return ERROR
     if isinstance(error, CLICK_ERROR):
@@ -304,7 +298,6 @@ def _ended(error: BaseException) -> int:
     if isinstance(error, CovcalError):
         text = str(error)
     elif isinstance(error, ModuleNotFoundError):
-        # a package is missing
         name = str(error.name).partition(".")[0]
         needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
         text = f"this needs {name}: pip install {needed}"

@@ -58,10 +58,10 @@ def apply(
 
     No true label is read. The columns are id, label, label_index, confidence, and a column
     prob_NAME for each class. label is the class that the classifier predicted, and label_index is
-    its number (0 if the classes are right and wrong). Calibration never changes them. confidence is
-    the calibrated probability of label, and prob_NAME is the calibrated probability of class NAME.
-    Other columns of your table are not copied: to add them, join the tables by id (the column id,
-    or the row number from 0).
+    its number (0 if the classes are right and wrong). Calibration never changes these two columns.
+    confidence is the calibrated probability of label, and prob_NAME is the calibrated probability
+    of class NAME. Other columns of your table are not copied: to add them, join the tables by id
+    (the column id, or the row number from 0).
 
     \b
     Examples:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # Largest difference of confidence and accuracy that is not called an error.
+_CLOSE = 0.01  # Smaller differences of confidence and accuracy are not called errors.
 
 
 def calibrate(
@@ -116,7 +116,6 @@ def calibrate(
         warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
-    # `following` can fail, so call it before a file is written.
     hint = following(path, output)
     if hint.startswith("covcal apply"):
         before = (_before_apply(calibration, path) for calibration in calibrations.values())
@@ -148,7 +147,7 @@ def following(path: Path, output: Path) -> str:
 
 
 def _before_apply(calibration: "Calibration", path: Path) -> str:
-    """Return the command that the verdict asks for, or ""."""
+    """Return a command to run before apply, if the verdict asks for labels, else ""."""
     from covcal_cli.formats.calibration import CONTRADICTED
     from covcal_cli.report.verdict import unmeasured_action
 
@@ -172,9 +171,9 @@ def _count(labels: str) -> int | None:
 
 
 def answer(calibration: "Calibration", verdict: str | None = None) -> str:
-    """Return the verdict, accuracy, confidence, temperature, reason and checks.
+    """Return what the command prints first: verdict, accuracy, confidence, temperature and checks.
 
-    By default, the verdict uses no measurements.
+    `verdict` is a sentence, by default the verdict without target labels.
     """
     from covcal_cli.report.verdict import unmeasured_action
 
@@ -191,9 +190,9 @@ def answer(calibration: "Calibration", verdict: str | None = None) -> str:
 
 
 def details(calibration: "Calibration", *, every_check: bool = False) -> str:
-    """Return the fit, the weights, the candidates and the checks.
+    """Return what --verbose prints: the fit, the importance weights, the candidates and the checks.
 
-    With `every_check`, checks of weights that the method does not use are included.
+    With `every_check`, importance weights are checked even if the method does not use them.
     """
     from covcal_cli.report.tables import candidates_table
 
@@ -278,7 +277,6 @@ def _confidence(calibration: "Calibration") -> str:
     gap, low, high = before - accuracy, estimates["accuracy_low"], estimates["accuracy_high"]
     if abs(gap) < _CLOSE:
         return f"{text}: no error is proved, as the accuracy is {interval(low, high)}"
-    # Without labels, all of this is an estimate.
     is_sure = calibration.labelled_rows is not None and not low <= before <= high
     sure = "" if is_sure else "probably "
     points = _points_between(before, accuracy)

@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-# Matches the first column of a line such as "Reason text".
+# matches the first column of a line of two columns
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
 _SECONDS = 30.0  # Seconds between two lines of progress.
 _BAR, _BESIDE = 20, 38  # Widths of the progress bar and its text, in characters.
 
 
 class Console:
-    """The streams stdout and stderr of one command."""
+    """Prints the output of one command to stdout and stderr."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet  # Print no progress, notes or hints, only warnings and errors.
         self.verbose = verbose  # Print details too.
 
     def result(self, text: str) -> None:
-        """Print a document for programs to stdout, unchanged."""
+        """Print a result that programs read to stdout."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
     def screen(self, text: str) -> None:
-        """Print the command's result for people to stdout."""
+        """Print a result that people read to stdout."""
         lines = "\n".join(_wrapped(printable(line), sys.stdout) for line in text.split("\n"))
         if _coloured(sys.stdout):
             lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)
@@ -65,24 +65,27 @@ class Console:
             say("note", text)
 
     def detail(self, text: str) -> None:
-        """Print a detail to stderr if the user asked for details."""
+        """Print a detail to stderr, if --verbose is given."""
         if self.verbose:
             _to_stderr(message(text))
 
     def warn(self, texts: Iterable[str]) -> None:
-        """Print warnings to stderr, also with --quiet. Print equal warnings once, with a count."""
+        """Print warnings to stderr, even with --quiet.
+
+        Repeated warnings are printed once, with a count.
+        """
         for text, count in Counter(texts).items():
             say("warning", text if count == 1 else f"{text} ({count} times)")
 
     def wrote(self, path: Path, hint: str | None = None, *, about: str = "") -> None:
-        """Print the name of a written file and the next command."""
+        """Print the name of a written file, and suggest the next command."""
         if not self.quiet:
             _to_stderr(f"wrote {message(str(path))}{f'    {message(about)}' if about else ''}")
             if hint:
                 self.hint(hint)
 
     def hint(self, text: str) -> None:
-        """Print the next command."""
+        """Suggest the next command."""
         if not self.quiet:
             _to_stderr(f"next: {message(text)}")
 
@@ -100,7 +103,6 @@ class Console:
 
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    """Yield a callback that shows a progress bar for each stage."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -130,8 +132,6 @@ def _bars() -> Iterator[ProgressCallback]:
 
 
 class _Lines:
-    """Progress as lines, for files and pipes."""
-
     def __init__(self) -> None:
         self._last = time.monotonic()
 
@@ -181,7 +181,7 @@ def _wrapped(line: str, stream: TextIO) -> str:
 
 
 def prepare_streams() -> None:
-    """Make printing work even if the encoding of a stream lacks a character."""
+    """Replace characters that a stream cannot encode, so that printing never fails."""
     codecs.register_error("covcal", _spelled)
     # A closed stream is None: use a read-only stream instead.
     if sys.stdout is None:
@@ -208,7 +208,7 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def file_to_read(file: Path | None, console: Console) -> Path:
-    """Return the user's file. The default is a file in the current folder."""
+    """Return the file that the user named, or adapted.h5 or features.h5 in the current folder."""
     if file is None:
         from covcal_cli.formats.lineage import file_here
 
@@ -226,7 +226,7 @@ def file_of(
     names: Sequence[str] = (),
     networks: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Return the file to which a command applies calibrations, and notes on this file.
+    """Return the file to which calibrations are applied, and notes about it.
 
     `is_named` says whether the user named the calibrations.
     """
@@ -238,18 +238,18 @@ def file_of(
         calibrations = list(read_named(documents, networks, names).values())
         return file_to_judge(file, calibrations, purpose=purpose, picked=not is_named)
 
-    # The calibrations of all labels were fitted on the same file.
+    # All labels have calibrations fitted on the same file.
     return for_first_label(labels_of(file, documents), file_of_label)
 
 
 def to_calibrate(path: Path) -> str:
-    """Return the command that calibrates a file. A cal.json in this folder is replaced."""
+    """Return the command that calibrates a file. It replaces cal.json if there is one."""
     replaces = " --force  # replaces cal.json" if Path("cal.json").exists() else ""
     return f"covcal calibrate {as_word(path)}{replaces}"
 
 
 def to_decide(path: Path) -> str:
-    """Return the command that repeats the decision of this folder with the labels in a file."""
+    """Return the command that repeats decide.json of the current folder with new labels."""
     from covcal_cli.formats.decision import Decision
     from covcal_cli.records import read_document
 
@@ -269,7 +269,7 @@ def is_given(context: typer.Context, option: str) -> bool:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Report settings that contradict each other as a usage error."""
+    """Turn an error about contradicting settings into a usage error."""
     try:
         yield
     except CovcalError as error:
@@ -282,9 +282,9 @@ def _to_stderr(text: str) -> None:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return the number of passed checks, and the problems of failed checks with advice.
+    """Return a sentence with the number of passed checks, the problems, and advice.
 
-    Advice that is in `warnings` is not repeated.
+    Advice that `warnings` already gives is left out.
     """
     if not guards:
         return ""

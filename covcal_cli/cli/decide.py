@@ -1,4 +1,4 @@
-"""``covcal decide``: which target rows can be accepted, and how many of them are wrong."""
+"""``covcal decide``: choose the target rows to accept, with an estimated or a promised error."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from covcal_cli.files import as_word, check_output
 if TYPE_CHECKING:
     from covcal_cli.formats.decision import Decision
 
-_FEW = 20  # Smallest number of accepted rows for the error rate of a group.
+_FEW = 20  # minimum number of accepted rows of a group to show its error rate
 
 
 def decide(
@@ -160,7 +160,7 @@ def decide(
 
 
 def answer(decision: "Decision", output: str) -> str:
-    """Return the share of accepted rows and the error rate among them."""
+    """Return the share of accepted rows, and the error rate of these rows."""
     facts: dict[str, str] = {}
     cost, use, rule = decision.cost, decision.labels, decision.sets
     if decision.share:

@@ -168,7 +168,7 @@ def estimate(
     def render(kind: str) -> str:
         return _rendered(expectation, kind, verbose=verbose)
 
-    following_command = ""  # Making the command may fail, so it comes before the printed result.
+    following_command = ""  # computed before the result is printed, because it can fail
     if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
         following_command = _next(path, estimation, costs, for_decision=for_decision)
     try:
@@ -294,7 +294,7 @@ def _answer(estimation: "Estimation") -> str:
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
     accuracy = f"{in_percent(best.accuracy)} %"
-    if best.low < best.high:  # no range if every row has a label
+    if best.low < best.high:
         accuracy += f" ({interval(best.low, best.high, best.accuracy)})"
     accuracy += (
         ""
@@ -326,7 +326,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # list the assumptions below the table, because a terminal is narrow
+    # The table is too wide for the assumptions, so a list follows it.
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 
-_MOST_ANSWERED = 3  # Maximum number of calibrations with a verdict above the tables.
+_MOST_ANSWERED = 3  # maximum number of calibrations for which a verdict is printed
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
@@ -515,7 +515,7 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
         ]
         for name, groups in evaluation.groups.items()
         for group in groups
-        if group.n  # a class that is never predicted has no rows
+        if group.n  # leave out classes that are never predicted
     ]
     return Table(columns, rows, texts=(0, 1))
 

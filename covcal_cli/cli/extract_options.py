@@ -38,7 +38,7 @@ ResampleName = StrEnum(
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
 _TABLES = "Table options"
-# The options under each heading of ``--help``. Options without a heading come first.
+# The options under each heading of ``--help``.
 _HEADINGS = {
     "Model options": (
         *("weights", "trust_model", "model_output", "phi", "providers", "classes"),
@@ -105,12 +105,12 @@ Confidence = Annotated[
 
 @dataclass(frozen=True)
 class Inputs:
-    """The model and the data that the user named."""
+    """The model and the data that the user gave."""
 
     model: str | None  # None for tables of outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # default: by the column names
+    outputs: "OutputKind | None" = None  # by default, the column names decide
 
     @classmethod
     def read(
@@ -124,7 +124,7 @@ class Inputs:
         probabilities: bool,
         confidence: bool,
     ) -> "Inputs":
-        """Return the model, the source and the target among the arguments."""
+        """Find the model, the source and the target among the arguments."""
         kinds: dict[OutputKind, bool] = {
             "logits": logits,
             "probabilities": probabilities,
@@ -189,7 +189,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """The options of an extraction that the user gave."""
+    """The options of ``covcal extract`` that the user gave."""
 
     weights: Annotated[
         Path | None,
@@ -329,7 +329,7 @@ class ExtractOptions:
 
     @classmethod
     def of(cls, options: Sequence[str]) -> "ExtractOptions":
-        """Read the options that a features file stores. An unknown option raises ValueError."""
+        """Parse the options stored in a features file. Raises ValueError for an unknown option."""
         hints = get_type_hints(cls)
         values: dict[str, Any] = {}
         for option in options:
@@ -345,7 +345,10 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings. `outputs` is the kind of outputs, if the user named it."""
+        """Return the settings of the extraction.
+
+        `outputs` is the kind of outputs in a table, or None.
+        """
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
@@ -416,9 +419,9 @@ class ExtractOptions:
 
 
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
-    """Add the fields of `ExtractOptions` to the signature of a command, where typer finds them.
+    """Give a command all options in `ExtractOptions`, except the fields in `without`.
 
-    The fields named in `without` are left out.
+    The options are added to the signature of the command, where typer finds them.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [
@@ -450,7 +453,7 @@ def takes_extract_options(*without: str) -> Callable[[Command], Command]:
 
 
 def _under_heading(name: str, annotation: Any) -> Any:
-    """Return the annotation that puts an option under its heading in --help."""
+    """Put an option under its heading in --help."""
     kind, information = get_args(annotation)
     information = copy(information)
     headings = (heading for heading, names in _HEADINGS.items() if name in names)
@@ -459,7 +462,6 @@ def _under_heading(name: str, annotation: Any) -> Any:
 
 
 def _size(text: str | None, option: str) -> tuple[int, int] | None:
-    """Read ``N`` or ``HxW``."""
     if text is None:
         return None
     height, _, width = text.lower().partition("x")

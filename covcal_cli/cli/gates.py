@@ -1,7 +1,8 @@
-"""Print results, and report gates.
+"""Print results, and report which gates failed.
 
-A gate is a limit on a metric. A command computes its result and a `GateResult` for each gate.
-`GatedOutput` then writes the files and prints the result. If a gate failed, the exit code is 3.
+A gate is a limit on a metric, such as ``--fail-above ece=0.05``. If a gate fails, the exit code is
+3. The command computes a `GateResult` for each gate, and `GatedOutput` writes and prints
+everything.
 """
 
 import os
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# The JUnit element for each outcome. "not proved" is neither a pass nor a failure.
+# The JUnit element for each outcome of a gate.
 _ELEMENTS = {"failed": "failure", "not proved": "skipped", "skipped": "skipped", "error": "error"}
-# JUnit elements, and the attributes with their numbers.
+# JUnit elements, and the attributes that count them.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
-# File endings that -o refuses, and the value of --format to use instead.
+# File endings that -o refuses, and the --format to use instead.
 _PRINTED = {".md": "markdown", ".tex": "latex"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) -> list[T]:
-    """Parse the values of a repeated option. A value that `parse` refuses is a usage error."""
+    """Parse the values of a repeated option. An invalid value is a usage error."""
     try:
         return [parse(text) for text in texts or []]
     except ValueError as error:
@@ -52,7 +53,10 @@ def metrics_and_limits(
     costs: Path | None,
     end: StrEnum | None,
 ) -> "tuple[tuple[Wanted, ...], list[MetricLimit]]":
-    """Parse the options of estimated metrics. Return all metrics to estimate, and their limits."""
+    """Parse options such as --metrics and --fail-below.
+
+    Return the metrics to estimate, and limits.
+    """
     from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.report.metric_estimates import cost_limit, metric_limit
 
@@ -69,21 +73,21 @@ def metrics_and_limits(
 
 @dataclass(frozen=True, kw_only=True)
 class GatedOutput:
-    """The output files and the output format of a command."""
+    """Writes and prints the result of a command that can have gates."""
 
     command: str
-    output: Path | None  # the file of -o; "-" prints JSON to stdout instead
+    output: Path | None  # the value of -o
     format: StrEnum
     junit: Path | None
     force: bool
     has_gates: bool
-    gate_options: str  # Options that set a gate, for messages.
-    # Files to write or to append to, by option.
+    gate_options: str  # names of the options that set a gate, for messages
+    # other output files, by option
     more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
+        """Raise an error if options contradict each other."""
         if self.prints_json and self.format not in ("table", "json"):
             raise typer.BadParameter(
                 "-o - always prints JSON: leave out --format", param_hint="--format"
@@ -109,7 +113,7 @@ class GatedOutput:
 
     @property
     def document(self) -> Path | None:
-        """The JSON file to write."""
+        """The JSON file to write, or None."""
         return None if self.prints_json else self.output
 
     @property
@@ -123,14 +127,14 @@ class GatedOutput:
         return {**files, **self.appended}
 
     def check(self, inputs: Sequence[Path]) -> None:
-        """Refuse outputs that exist or are inputs."""
+        """Raise an error if an output already exists, or is also an input."""
         for option, path in self._by_option.items():
             if path is not None and option not in self.appended:
                 check_output(path, force=self.force, inputs=inputs, option=option)
 
     @contextmanager
     def errors_in_report(self) -> Iterator[None]:
-        """If the block raises a `CovcalError`, write the error into the JUnit report."""
+        """Write a `CovcalError` of the block into the JUnit report, and raise it again."""
         try:
             yield
         except CovcalError as error:
@@ -148,13 +152,14 @@ class GatedOutput:
         content: "Callable[[Path], Document | Mapping[str, Any]]",
         write_more: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write all files, print the result with its gates, and name the written files.
+        """Write all files, and print the result, the gates and the names of the files.
 
-        - `render`: returns the result in a format (``table``, ``markdown``, ``github``, ``latex``).
-        - `content`: returns the JSON document for a file at a path.
-        - `write_more`: writes the other output files.
+        - `render`: maps a format (``table``, ``markdown``, ``github``, ``latex``) to the result as
+          text.
+        - `content`: maps the path of the JSON file to its content.
+        - `write_more`: a function that writes the other output files.
 
-        Raises `LimitExceededError` at the end if a gate failed.
+        Raises `LimitExceededError` if a gate failed, after everything is written.
         """
         from covcal_cli.records import document_text, write_document
 
@@ -205,7 +210,6 @@ def _annotations(gates: "Iterable[GateResult]") -> list[str]:
 
 
 def _append_to_step_summary(text: str) -> None:
-    """Append Markdown to the summary of the GitHub job, if there is one."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
@@ -219,12 +223,8 @@ def _append_to_step_summary(text: str) -> None:
         ) from error
 
 
-# The JUnit report, which GitLab, Jenkins and other CI systems show. The report has no times, so
-# that equal results give equal files.
-
-
 def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:
-    """Return a JUnit suite with one test case per gate."""
+    """Return a JUnit report (XML) with one test case per gate. Equal results give equal files."""
     return _junit(
         ((f"{gate.subject}: {gate.gate}", gate.outcome, gate.sentence) for gate in gates), command
     )

@@ -58,13 +58,13 @@ def label(
 ) -> None:
     """Add the labels of picked rows to the features file. The model is not run again.
 
-    Either all labels are added, or none. calibrate, estimate, decide and watch use these labels;
+    If an error occurs, no label is added. calibrate, estimate, decide and watch use these labels;
     evaluate does not read them. Adapted files and calibrations that were made earlier stay valid.
 
     Several CSV files may hold labels of different rows, or of the same rows by different people.
     The command prints how far people agree: Cohen's kappa for two people, Fleiss' kappa for more.
-    If people label a row differently, the command names the row, and --resolve decides. If rows can
-    have several labels, people are compared on each label.
+    If two people give a row different labels, the command names the row. --resolve says which label
+    to use. If rows can have several labels, people are compared on each label.
 
     \b
     Examples:
@@ -116,12 +116,12 @@ def label(
         )
     written = output or path
     following = to_calibrate(written)
-    if not labelling.has_source:  # a period of covcal watch has no source
+    if not labelling.has_source:  # files of covcal watch have no source
         following = (
             f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
             "same period, calibration and history as before"
         )
-    # A calibration must not use labels for a decision.
+    # Labels for a decision are not for calibrations.
     if labelling.for_decision:
         following = to_decide(written)
     console.wrote(written, following)

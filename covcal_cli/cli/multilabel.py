@@ -1,4 +1,4 @@
-"""Print the results of the commands if rows can have several labels."""
+"""Print the results of commands for rows with several labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
-    """Return the answer for all labels together, then a table with one line per label."""
+    """Return the result of calibrate: a summary of all labels, then a line for each label."""
     rows, gaps = [], {}
     of_verdict: dict[str, list[str]] = {}
     for label, calibration in calibrations.items():
@@ -82,7 +82,7 @@ def publish(
     console: Console,
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
-    """Show a table of all labels, with the mean and the worst value, then more tables."""
+    """Print the result of evaluate: a summary of all labels, then tables of metrics by label."""
     console.note(*result.notes)
     render = partial(_rendered, result, more)
     report.publish(console, render, result.gates, content=result.document)
@@ -128,7 +128,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 
 def run_summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the verdict on all labels, and the next step."""
+    """Return the result of run: the verdict on all labels, and the next step."""
     result, before = report.assessments, f" before you use {report.model}" if report.model else ""
     next_step = f"read {report.page}{before}"
     if result is None:
@@ -185,7 +185,7 @@ def _metrics(result: "LabelAssessments") -> Table:
 
 
 def decided(decisions: "Mapping[str, Decision]") -> str:
-    """Return the share of rows whose prediction is accepted, for each label."""
+    """Return the result of decide: for each label, the share of accepted rows."""
     rows = []
     for label, decision in decisions.items():
         point, above = decision.expected, decision.threshold
@@ -216,7 +216,7 @@ def publish_expectations(
     console: Console,
     more: "Callable[[Expectation], list[Table]]",
 ) -> None:
-    """Show the estimated accuracy of each label in one table, then more tables of all labels."""
+    """Print the result of estimate: the accuracy of each label, then the other tables."""
     from covcal_cli.calibrate.estimate import expectation_document
 
     def content(path: Path) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def publish_expectations(
 def _joined(
     expectations: "Mapping[str, Expectation]", more: "Callable[[Expectation], list[Table]]"
 ) -> list[Table]:
-    """Return the tables of all labels; tables with the same columns are joined."""
+    """Join the tables of all labels that have the same columns."""
     joined: dict[tuple[str, ...], tuple[list[int], list[list[str]]]] = {}
     for label, entry in expectations.items():
         for table in more(entry):
@@ -272,7 +272,7 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> Table:
 
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
-    """Acknowledge the alarms of all labels. Return the changes."""
+    """Acknowledge the alarms of all labels. Return a message about the changes."""
     changes, refused = {}, []
     for label in labels:
         try:
@@ -292,7 +292,7 @@ def publish_watched(
     console: Console,
     draw: Callable[[Any, str], str],
 ) -> None:
-    """Show the last verdict for each label, then all periods of each label."""
+    """Print the result of watch: the last verdict for each label, then all periods."""
 
     def render(kind: str) -> str:
         table = _verdicts(watched)

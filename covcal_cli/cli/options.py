@@ -12,7 +12,7 @@ from covcal_cli.calibrate.methods import AUTO, METHODS
 def output(text: str, *, printed: bool = False) -> Any:
     """Return the option ``-o/--output`` with the help text of a command.
 
-    If `printed` is true, ``-o -`` prints the result; otherwise ``-o -`` is refused.
+    `printed`: whether ``-o -`` prints the result. Otherwise, ``-o -`` is an error.
     """
     return typer.Option("--output", "-o", help=text, callback=None if printed else _named)
 
@@ -24,22 +24,22 @@ def _named(output: Path | None) -> Path | None:
 
 
 def calibration(text: str) -> Any:
-    """Return the option ``-c/--calibration`` with the help text of a command."""
+    """Return the option ``-c/--calibration`` for one calibration, with a help text."""
     return typer.Option("--calibration", "-c", metavar="CAL.JSON", help=text)
 
 
 def calibrations(text: str) -> Any:
-    """Return the option ``-c/--calibration`` of a command that takes several calibrations."""
+    """Return the option ``-c/--calibration`` for several calibrations."""
     return typer.Option("--calibration", "-c", metavar="[NAME=]CAL.JSON", help=text)
 
 
 def share(text: str, *names: str) -> Any:
-    """Return an option for a share between 0 and 1."""
+    """Return an option whose value is a share from 0 to 1."""
     return typer.Option(*names, metavar="SHARE", help=text)
 
 
 def groups(text: str) -> Any:
-    """Return an option for a column of groups."""
+    """Return an option whose value is the name of a column, for groups of rows."""
     return typer.Option(metavar="COLUMN|predicted", help=text)
 
 

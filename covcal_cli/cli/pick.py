@@ -110,8 +110,8 @@ def pick(
     Rows are drawn at random. A row is more likely to be drawn if the classifier is less sure of it.
     The CSV also holds the probability with which each row was drawn, which makes estimates from the
     labels unbiased, and the texts and columns that extract kept. Fill in the column "label", and
-    run covcal label. Rows of earlier draws are not drawn again. If rows can have several labels,
-    the CSV has a column label_NAME for each label: write 1 or 0.
+    run covcal label. Rows that were picked before are not drawn again. If rows can have several
+    labels, the CSV has a column label_NAME for each label: write 1 or 0.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
     The CSV and the page do not show the classifier's answer unless you ask for it, because people
@@ -247,7 +247,7 @@ def pick(
 
 
 def _known_range(path: Path, document: Path) -> str:
-    """Return the range of the accuracy in a calibration of this file, or ""."""
+    """Return the estimated accuracy in cal.json as text, if cal.json was fitted on this file."""
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.features import FeatureFile
 

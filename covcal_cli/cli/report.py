@@ -8,7 +8,7 @@ import typer
 from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, file_of
 
-_SENTENCES = 5  # Largest number of sentences without --verbose.
+_SENTENCES = 5  # maximum number of sentences without --verbose
 
 
 def report(

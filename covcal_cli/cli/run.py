@@ -1,4 +1,4 @@
-"""``covcal run``: run every step in one command, and keep results that are still valid."""
+"""``covcal run``: run every step in one command. Results that are still valid are kept."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport, Step
 
-# The steps are extract, calibrate, evaluate, export and report.
+# extract, calibrate, evaluate, export, report
 _STEPS = 5
-_FITTED = 300  # Number of rows that `run --from` suggests for a fit.
+_FITTED = 300  # number of labels that `run --from` suggests for a fit
 _NO_MODEL = (
     "No calibrated model was written, because its labels would be wrong "
     "(covcal export --force writes one)"
@@ -103,10 +103,10 @@ def run(
 ) -> None:
     """Run all steps in one folder: extract, calibrate, evaluate, export and report.
 
-    A result is made again only if its settings or inputs have changed. So the same command
-    continues an interrupted run. Without target labels there is no metrics.json, and the report
-    shows estimates. For tables of outputs, probs.csv holds the calibrated probabilities, since
-    there is no model to export. With --multilabel, every result covers all labels.
+    A step runs again only if its settings or inputs have changed. So the same command continues an
+    interrupted run. Without target labels there is no metrics.json, and the report shows estimates.
+    For tables of outputs, probs.csv holds the calibrated probabilities, since there is no model to
+    export. With --multilabel, every result covers all labels.
 
     With --from, a new calibration is fitted to the new data and compared with the calibration in
     the folder. The new calibration is used only if labels prove it better and do not prove its
@@ -214,12 +214,12 @@ class _ProgressLines:
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     warnings: set[str] = field(default_factory=set)
-    made: set[Path] = field(default_factory=set)  # The results that were made again.
+    made: set[Path] = field(default_factory=set)  # results of steps that ran again
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # Print the line of extract at the first row, so that bad input prints only the error.
+        # extract prints its line at the first row, so that invalid input prints only the error.
         if step != "extract":
             self.print_begun()
 
@@ -233,7 +233,7 @@ class _ProgressLines:
             self.made.add(step.output)
         self.facts.update(step.messages.facts)
         self.console.note(*step.messages.notes)
-        # Several steps can give the same warning, so print it only once.
+        # Several steps can give the same warning.
         self.console.warn(text for text in step.messages.warnings if text not in self.warnings)
         self.warnings.update(step.messages.warnings)
         self.console.step(f"{step.output} {'is up to date' if step.reused else 'made'}")
@@ -255,7 +255,7 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change the rows, so a run does not record them.
+# Options that do not change the rows. They are not recorded.
 _RENEWING = ("batch", "threads", "trust_model")
 
 

@@ -17,14 +17,14 @@ _LONGEST_NAME, _LEAST_TEXT = 30, 20  # widths in columns of the terminal
 
 
 def aligned(facts: Mapping[str, str]) -> str:
-    """Return names and texts in two aligned columns."""
+    """Return lines with names and texts in two aligned columns."""
     lines = [(printable(name), printable(text)) for name, text in facts.items()]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
 
 
 def listed(facts: Mapping[str, str], kind: str) -> str:
-    """Return facts as aligned lines for the format ``table``, else as a Markdown list."""
+    """Return names and texts as aligned lines for the format ``table``, else as a Markdown list."""
     from covcal_cli.report.tables import in_markdown
 
     if kind == "table":
@@ -35,7 +35,7 @@ def listed(facts: Mapping[str, str], kind: str) -> str:
 
 
 def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
-    """Return tables with their titles in the format ``table``, ``latex``, or else Markdown."""
+    """Return tables with titles as text for the format ``table``, as LaTeX, or as Markdown."""
     from covcal_cli.report.tables import latex, markdown
 
     if kind == "latex":
@@ -47,15 +47,15 @@ def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
 
 
 def cell(value: float | None, as_percent: bool = True) -> str:
-    """Return a metric for a table, or ``-``."""
+    """Return a metric as the text of a table cell; ``-`` if it is None."""
     return percent(value) if as_percent or value is None else f"{value:.4f}"
 
 
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
-    Headings are broken between words, and the longest column of text is narrowed. A table that is
-    still too wide is split, and each part repeats the leading columns of text.
+    To make a table narrower, headings are wrapped first, then the longest column of text. A table
+    that is still too wide is split into several tables, which all begin with the first columns.
     """
     lines = [[*map(printable, line)] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -66,7 +66,7 @@ def text(table: "Table") -> str:
         narrow = _narrowed(columns, [i for i in table.texts if leading <= i < len(columns)])
         columns = narrow if _total(narrow) <= WIDTH else columns
     rest, parts = range(leading, len(columns)), [list(range(leading))]
-    for count in range(1, len(rest) + 1):  # the number of tables
+    for count in range(1, len(rest) + 1):
         size = -(-len(rest) // count)
         parts = [[*range(leading), *rest[start:][:size]] for start in range(0, len(rest), size)]
         if all(_total([columns[index] for index in part]) <= WIDTH for part in parts):
@@ -108,7 +108,6 @@ def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text on a terminal."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 

@@ -171,27 +171,26 @@ def watch(
 ) -> None:
     """Tell whether the confidence is still right on later rows, even without labels.
 
-    The verdict compares the mean confidence with the accuracy. The accuracy is estimated, or comes
-    from labels. Labels of earlier periods count too, unless the rows have changed since then. The
-    verdict is "holds" if confidence and accuracy differ by at most --tolerance points, and "off" if
-    they differ by more. The verdict is "not known" if the interval of the accuracy allows both
-    verdicts: then label some rows. Without labels, the interval is the middle half of the estimated
-    range: expect one wrong verdict in ten.
+    The verdict compares the mean confidence with the accuracy, which is estimated or comes from
+    labels. Labels of earlier periods are also used, unless the rows have changed since these
+    periods. The verdict is "holds" if confidence and accuracy differ by at most --tolerance points,
+    and "off" if they differ by more. The verdict is "not known" if the interval of the accuracy
+    allows both verdicts: then label some rows. Without labels, the interval is half as wide as the
+    estimated range: expect one wrong verdict in ten.
 
-    A separate alarm tells whether the rows themselves changed, since when, and what changed most.
-    Most changes leave the confidence right. On average there are at most --false-alarms false
-    alarms per year, however often you look. An alarm ends with --acknowledge, or after --stable
-    periods without another change.
+    A separate alarm says whether the rows changed, since when, and what changed most. Most changes
+    leave the confidence right. On average there are at most --false-alarms false alarms per year,
+    however often you look. An alarm ends with --acknowledge, or after --stable periods without
+    another change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
     does. If rows of the period have labels, the labels are used.
 
-    If the files contain columns (covcal extract --keep), the column whose values changed most is
-    named too. The changes are measured by PSI, and by a KS or chi-square test. -v lists all
+    If the files contain columns (covcal extract --keep), the command also names the column that
+    changed most. The changes are measured by PSI, and by a KS or chi-square test. -v lists all
     columns.
 
-    A file may grow: watch adds its new periods, and leaves earlier periods with the same rows
-    unchanged.
+    A file may grow: watch adds only the new periods to the history.
 
     The first watch needs the features file on which the calibration was fitted. The first watch
     also writes reference data beside the calibration (cal.reference.json). Later watches use these
