@@ -152,6 +152,6 @@ def _ties(applied: "ApplyReport") -> str:
     low, high = applied.tie_confidence
     found = f"{low:.9g}" if low == high else f"{low:.9g} to {high:.9g}"
     return (
-        f"in {applied.ties:,} of {applied.rows:,} rows, all classes have the same output: "
-        f"find these rows by their confidence of {found}, and answer them another way"
+        f"in {applied.ties:,} of {applied.rows:,} rows, all classes have the same output, "
+        f"so the label is arbitrary: find these rows by their confidence of {found}"
     )

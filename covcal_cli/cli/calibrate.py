@@ -276,7 +276,7 @@ def _confidence(calibration: "Calibration") -> str:
         return text
     gap, low, high = before - accuracy, estimates["accuracy_low"], estimates["accuracy_high"]
     if abs(gap) < _CLOSE:
-        return f"{text}: no error is proved, as the accuracy is {interval(low, high)}"
+        return f"{text}: it agrees with the accuracy of {interval(low, high)}"
     is_sure = calibration.labelled_rows is not None and not low <= before <= high
     sure = "" if is_sure else "probably "
     points = _points_between(before, accuracy)
@@ -325,7 +325,7 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
     mean, largest, cut = health["mean_weight"], health["largest_share"], health["clipped_share"]
     auc, error = health["domain_auc"], health["discriminator_error"]
     return {
-        "Weights": f"effective sample size {ess:.1f} of {n} rows, {in_fit:.1f} in the fit",
+        "Weights": f"effective sample size {ess:.1f} of {n} rows, {in_fit:.1f} in the fit of T",
         "Weight sizes": f"mean {mean:.3f}; the largest weight is {percent(largest, 1)} of the "
         f"total; {percent(cut, 1)} of the weights were cut at the limit",
         "Domains": (

@@ -40,8 +40,8 @@ def decide(
     certainty: Annotated[
         float | None,
         options.share(
-            "Confidence level of a promise. Default: 0.9; with --set, the mean coverage over "
-            "repeated draws."
+            "Confidence level of a promise. Default: 0.9, but with --set, the coverage is an "
+            "average over repeated draws."
         ),
     ] = None,
     these_rows: Annotated[
@@ -168,7 +168,7 @@ def answer(decision: "Decision", output: str) -> str:
         limit = "the threshold of their group" if above is None else short_percent(above)
         rows = f"{in_percent(decision.share)} % of the target rows"
         facts["Accept"] = (
-            f"{rows}: those with a confidence above {limit}" if above != 0 else "all target rows"
+            f"{rows}: the rows with a confidence above {limit}" if above != 0 else "all target rows"
         )
     elif decision.accepts_rows:
         facts["Accept"] = "none of the target rows"
@@ -251,7 +251,7 @@ def _offer(decision: "Decision", output: str) -> str:
     uses = [decision.labels, *(group.labels for group in decision.groups)]
     labels, is_first = decision.labels_needed, not any(uses)
     if not labels:
-        outlook = "even more labels give a promise for only a few rows"
+        outlook = "more labels would give a promise for only a few rows"
         if is_first:
             outlook = "a promise is unlikely, even with many labels"
         return f"{outlook}: allow a larger --error, or improve the classifier"

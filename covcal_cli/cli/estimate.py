@@ -271,7 +271,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
                 legend.append("Without labels, groups have no mean over classes.")
             if is_short and len(estimation.classes) > MOST_CLASSES:
                 legend.append(
-                    f"Only the {MOST_CLASSES} lowest classes are shown; -v shows all classes."
+                    f"The table has the {MOST_CLASSES} classes with the lowest metrics. "
+                    "-v shows all classes."
                 )
             if any(map(is_unknown, estimation.metrics)):
                 legend.append(UNKNOWN)

@@ -290,8 +290,8 @@ def _of_networks(evaluation: "Evaluation") -> str:
     if not names:
         return ""
     return (
-        f"the NLL and Brier score of {', '.join(names)} are about other labels than the "
-        "classifier's: compare the ECE instead"
+        f"the NLL and Brier score of {', '.join(names)} measure the networks of adapt, not "
+        "the classifier: compare the ECE instead"
     )
 
 

@@ -132,7 +132,7 @@ JudgedSplit = Annotated[
     ),
 ]
 MaxWeight = Annotated[
-    float, typer.Option("--max-weight", min=1.0, help="Limit U of the importance weights.")
+    float, typer.Option("--max-weight", min=1.0, help="Maximum importance weight (U).")
 ]
 TargetPrior = Annotated[
     str,

@@ -309,8 +309,8 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     if renewal.is_reference_kept:
         lines.append(
             "The new rows raised the alarm of covcal watch, so covcal watch still "
-            f"compares later rows with the earlier rows. If the new rows are normal, delete "
-            f"{folder / 'cal.reference.json'}."
+            "compares later rows with the rows of the old calibration. If the new rows are "
+            f"normal, delete {folder / 'cal.reference.json'}."
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"

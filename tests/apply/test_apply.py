@@ -279,7 +279,7 @@ class TestLabelBesideTheLikeliestClass:
             rows = ("-o", tmp_path / "p.csv", "-f", *options)
             done = covcal("apply", file, "-c", document, *rows).require_success()
             confidence = re.search(
-                r"in 7 of \d+ rows, all classes have the same output.* confidence of (\S+),",
+                r"in 7 of \d+ rows, all classes have the same output.* confidence of (\S+)",
                 done.err,
                 re.MULTILINE,
             )

@@ -308,7 +308,7 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
         (0.9, "too low by about 11 points. After calibration it is probably still too low by "),
         (0.99, "it was probably too low by about 20 points. After"),  # No labels: nothing is sure.
         (0.84, "too low by about 5 points\n"),
-        (0.79, ": no error is proved, as the accuracy is 69 to 89 %\n"),
+        (0.79, ": it agrees with the accuracy of 69 to 89 %\n"),
     ],
 )
 def test_the_screen_says_whether_calibration_went_too_far(

@@ -148,7 +148,7 @@ def test_many_classes_are_shown_with_v(tmp_path: Path) -> None:
     path = write_features(tmp_path / "f.h5", source=source, target=target, class_names=names)
     asked = ("estimate", path)
     short = covcal(*asked, "--metrics", "recall").require_success().out
-    assert "Only the 20 lowest classes are shown; -v shows all classes." in short
+    assert "The table has the 20 classes with the lowest metrics. -v shows all classes." in short
     long = covcal(*asked, "--metrics", "recall", "-v").require_success().out
     shown = [sum(line[:2] in names for line in text.splitlines()) for text in (short, long)]
     assert shown == [20, 30]

@@ -193,7 +193,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply
-    assert "\nLabels  even more labels give a promise for only a few rows: allow" in done.out
+    assert "\nLabels  more labels would give a promise for only a few rows: allow" in done.out
 
 
 @pytest.mark.parametrize("high", [2.5, 4.0])
@@ -676,7 +676,7 @@ def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     covcal("calibrate", "-fq", cwd=folder).require_success()
     options = ("--error", 0.25, "--promise-by", "hospital", "-f")
     done = covcal("decide", *options, cwd=folder).require_success()
-    assert "those with a confidence above the threshold of their group" in done.out
+    assert "the rows with a confidence above the threshold of their group" in done.out
     assert "the errors in the table, which are estimates and not promises" in done.out
     label(folder, 240)
     done = covcal("decide", *options, cwd=folder).require_success()

@@ -647,13 +647,13 @@ class TestArguments:
         err = covcal("evaluate", *files, cwd=small_files).require_success().err
         assert "all gates together have the confidence level 95 %" in err
         assert "so each gate uses an interval of 97.5 %" in err
-        assert "NLL and Brier score of fl+temp are about other labels" in err
+        assert "NLL and Brier score of fl+temp measure the networks of adapt" in err
         single = covcal("evaluate", *files[:3], *files[5:], cwd=small_files).require_success().err
         assert "all gates together" not in single
-        assert "about other labels" not in single
+        assert "measure the networks" not in single
         # stderr does not reach a LaTeX file, so the file has the note as a comment
         tex = covcal("evaluate", *files[:5], "--format", "latex", cwd=small_files).require_success()
-        assert tex.out.startswith("% note: the NLL and Brier score of fl+temp are about ")
+        assert tex.out.startswith("% note: the NLL and Brier score of fl+temp measure ")
 
     def test_without_a_calibration(self, features: Path) -> None:
         """Every format says that only the classifier is measured, also with -q."""
