@@ -206,7 +206,7 @@ def _fit_to_labels(
 ) -> Calibration:
     try:
         problem = Problem(file, settings, settings.loss)
-    # Target labels are enough for a fit.
+    # Without labelled source rows, the target labels are enough.
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)

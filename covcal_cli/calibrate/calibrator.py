@@ -52,7 +52,7 @@ from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")
 _PRIOR_TOLERANCE = 1e-3
-# Advice in messages for the command line, and for Python.
+# Parts of messages for the command line, and their replacements in Python.
 _IN_PYTHON = (
     (" with --classes, and extract again", " with classes"),
     (": extract it together with the source", ": pass target_logits"),
@@ -137,7 +137,7 @@ class Calibrator:
         source_labels : array, shape (n,)
             Class numbers 0 to K-1, or class names.
         target_logits : array, shape (m, K) or (m,), optional
-            Logits of unlabelled target rows. If they are left out, ``"auto"`` uses ``"temp"``.
+            Logits of unlabelled target rows. Without target logits, ``"auto"`` uses ``"temp"``.
         classes : array, shape (K,), optional
             Names of the classes in the order of the logits. By default, these are the columns of a
             data frame if they include all labels, else 0 to K-1 for numeric labels, else the sorted

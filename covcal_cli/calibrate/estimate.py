@@ -38,10 +38,10 @@ class Estimation(Document):
 
     schema: ClassVar[str] = "covcal.estimate/1"
 
-    estimates: tuple[Estimate, ...]  # first the combined estimate
+    estimates: tuple[Estimate, ...]  # The combined estimate comes first.
     metrics: tuple[MetricEstimate, ...] = ()
     guards: tuple[Guard, ...]
-    temperature: Positive  # T_s, fitted to the source
+    temperature: Positive  # T_s, the temperature fitted to source rows
     source_rows: Count = field(metadata=at("rows.source"))
     target_rows: Count = field(metadata=at("rows.target"))
     source_accuracy: SourceAccuracy | None = None

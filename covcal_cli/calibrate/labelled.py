@@ -1,7 +1,7 @@
 """Use labelled target rows to fit a temperature and an offset, and to estimate accuracy and ECE.
 
 A `Draw` holds the labels, from ``covcal pick`` and ``covcal label`` or from random rows with known
-labels. ``evaluate`` leaves out these rows. `labels.posterior` explains the fit.
+labels. ``evaluate`` leaves out the labelled rows. `labels.posterior` explains the fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,8 +39,8 @@ from covcal_cli.maths.weights import effective_sample_size
 from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
-MIN_EFFECTIVE = 20  # minimum number of effective labels
-_FALSE_CONTRADICTION = 0.01  # significance level of the test for a wrong confidence
+MIN_EFFECTIVE = 20  # Minimum number of effective labels.
+_FALSE_CONTRADICTION = 0.01  # Significance level of the test for a wrong confidence.
 RANGE_OF_BOTH = (
     "range for all rows that covcal pick could draw; it contains the 95 % interval from the labels"
 )
@@ -202,7 +202,7 @@ class LabelledFit:
                 draw.weights, draw.variances, draw.population, draw.right(logits), *scores
             )
             both = combined(*by_labels, self.prior)
-        else:  # With one label, cross-fitting has no other label.
+        else:  # Cross-fitting needs at least two labels.
             both = ((self.prior or self.by_labels).accuracy,) * 3
         return posterior(self._frame, logits, draw, both[0]), both
 
@@ -257,7 +257,7 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
 
 
 def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tuple[str, bool]:
-    """Test whether the confidence of labelled rows predicts their number of errors.
+    """Test whether the confidence of labelled rows agrees with their number of errors.
 
     Return a sentence, and whether the confidence is significantly wrong. The calibration must not
     have been fitted to these labels.

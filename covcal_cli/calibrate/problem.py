@@ -212,10 +212,10 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 
 MAX_DISCRIMINATED = 500_000
-# A note says if the confidence is below the source accuracy by this difference.
+# If the confidence is below the source accuracy by this difference, covcal prints a note.
 _FAR_BELOW = 0.15
-_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom
-_LOG_STEP = 1e-3  # tolerance in log T
+_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom.
+_LOG_STEP = 1e-3  # Tolerance in log T.
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
 
@@ -321,7 +321,7 @@ class Problem:
 
     @property
     def fullest(self) -> ForecasterName:
-        """The name of the aligned forecaster if the file has one, else "original"."""
+        """Which logits methods use by default: "aligned" if the file has them, else "original"."""
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-# matches the first column of a line of two columns
+# matches the first of two aligned columns
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
 _SECONDS = 30.0  # Seconds between two lines of progress.
 _BAR, _BESIDE = 20, 38  # Widths of the progress bar and its text, in characters.
@@ -43,12 +43,12 @@ class Console:
         self.verbose = verbose  # Print details too.
 
     def result(self, text: str) -> None:
-        """Print a result that programs read to stdout."""
+        """Print a machine-readable result to stdout."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
     def screen(self, text: str) -> None:
-        """Print a result that people read to stdout."""
+        """Print a human-readable result to stdout."""
         lines = "\n".join(_wrapped(printable(line), sys.stdout) for line in text.split("\n"))
         if _coloured(sys.stdout):
             lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)

@@ -40,8 +40,8 @@ def decide(
     certainty: Annotated[
         float | None,
         options.share(
-            "Confidence level of a promise. Default: 0.9, but with --set, the coverage is an "
-            "average over repeated draws."
+            "Confidence level of a promise. Default: 0.9. Without this option, sets reach their "
+            "coverage only on average."
         ),
     ] = None,
     these_rows: Annotated[

@@ -168,7 +168,7 @@ def estimate(
     def render(kind: str) -> str:
         return _rendered(expectation, kind, verbose=verbose)
 
-    following_command = ""  # computed before the result is printed, because it can fail
+    following_command = ""  # The next command is computed first, because this can fail.
     if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
         following_command = _next(path, estimation, costs, for_decision=for_decision)
     try:
@@ -327,7 +327,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # The table is too wide for the assumptions, so a list follows it.
+    # The assumptions would make the table too wide, so they are listed below it.
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(

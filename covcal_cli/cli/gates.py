@@ -76,13 +76,13 @@ class GatedOutput:
     """Writes and prints the result of a command that can have gates."""
 
     command: str
-    output: Path | None  # the value of -o
+    output: Path | None  # The path given with -o.
     format: StrEnum
     junit: Path | None
     force: bool
     has_gates: bool
-    gate_options: str  # names of the options that set a gate, for messages
-    # other output files, by option
+    gate_options: str  # Names of the options that set a gate, for messages.
+    # Other output files, by option.
     more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 

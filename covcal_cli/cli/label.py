@@ -121,7 +121,7 @@ def label(
             f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
             "same period, calibration and history as before"
         )
-    # Labels for a decision are not for calibrations.
+    # calibrate does not use labels for a decision.
     if labelling.for_decision:
         following = to_decide(written)
     console.wrote(written, following)

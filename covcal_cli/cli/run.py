@@ -219,7 +219,8 @@ class _ProgressLines:
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # extract prints its line at the first row, so that invalid input prints only the error.
+        # The line for extract is printed when the first row is read, so that invalid input prints
+        # only the error.
         if step != "extract":
             self.print_begun()
 
@@ -255,7 +256,7 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change the rows. They are not recorded.
+# Options that a run does not record, because they do not change the rows.
 _RENEWING = ("batch", "threads", "trust_model")
 
 

@@ -30,14 +30,14 @@ _ROUNDING = 1e-7
 # maximum squared distance of equal centres
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
-# number of Sinkhorn steps in each clustering step
+# Number of Sinkhorn steps in each clustering step.
 _NUDGES = 5
 # Rows belong to clusters by softmax(cosine * log K / _WIDTH).
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity.
-_SMALL = 1e-4  # smaller singular values are rounding errors
+_SMALL = 1e-4  # Smaller singular values are rounding errors.
 _MANY_CLASSES = 100
 ASSUMPTION = (
     "after each domain's logits are standardised, the rows of a class are nearest to the "
@@ -67,8 +67,8 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
 
     Standardised logits are clustered in each domain by spherical soft k-means (Dhillon and Modha
     2001, Banerjee et al. 2005). The initial centres are the mean directions of the source classes.
-    From source to target, the share of rows outside the cluster of their predicted class rises. The
-    estimate is the source accuracy minus this rise. At most 5000 rows of a domain are used.
+    The estimated accuracy falls by as much as the share of rows outside the cluster of their
+    predicted class rises. At most 5000 rows of a domain are used.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)

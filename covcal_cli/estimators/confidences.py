@@ -27,8 +27,9 @@ ATC_ASSUMPTION = "rows below the same confidence threshold are wrong on source a
 def doc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the difference of confidences (DoC).
 
-    The estimate is A_v + mean_target c - mean_source c, where c is the confidence at T_s. Source:
-    Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021.
+    The estimate is A_v + mean_target c - mean_source c, where A_v is the source accuracy, and c is
+    the confidence at T_s. Source: Guillory et al., "Predicting with confidence on unseen
+    distributions", ICCV 2021.
     """
     gap = inputs.source_correct - inputs.source_confidence
     accuracy = float(gap.mean() + inputs.target_confidence.mean())
@@ -50,8 +51,8 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
     If two calibrated classifiers make independent errors, their agreement rate equals their
     accuracy. Classifier and aligned forecaster use the same features, so they agree too often. The
-    estimate is therefore A_v plus the change of the agreement rate from source to target. Source:
-    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022.
+    estimate is therefore the source accuracy, plus the change of the agreement rate from source to
+    target. Source: Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022.
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -73,9 +74,9 @@ def predicted_classes(
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
     If the true classes are as frequent as on the source, only errors change the frequencies of
-    predicted classes. The estimate is A_v minus the total variation distance of these frequencies,
-    without sampling noise. `source` and `target`, (K,), are the frequencies of predicted classes,
-    by default from `inputs`.
+    predicted classes. The estimate is the source accuracy, minus the total variation distance of
+    these frequencies without sampling noise. `source` and `target`, (K,), are the frequencies of
+    predicted classes, by default from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -95,7 +96,8 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     confidence at T_s. Source: Garg et al., "Leveraging unlabeled data to predict
     out-of-distribution performance", ICLR 2022.
 
-    The interval includes the thresholds for two standard errors more and fewer source errors.
+    The interval contains the estimates for two standard errors more, and two standard errors fewer,
+    source errors.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)

@@ -15,7 +15,8 @@ The checks are `fall in confidence`, and for more than two classes also `shift w
 `source clusters`.
 
 The estimators underestimate the fall of the accuracy, so the fall is multiplied by 1.2. The
-estimate is A_v - 1.2 (A_v - m), where m is the median of the estimators.
+estimate is A_v - 1.2 (A_v - m), where A_v is the source accuracy, and m is the median of the
+estimators.
 
 Half the width of the range is a sum of four parts:
 
@@ -26,7 +27,7 @@ Half the width of the range is a sum of four parts:
 | class frequencies | 0.15 times the total variation distance of predicted classes |
 | sampling | sampling error |
 
-If a failed check leads to DoC, the range also contains the estimate of the other estimators.
+If DoC is used because a check failed, the range also contains the estimate of the other estimators.
 """
 
 import math
@@ -69,9 +70,9 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"
-# `auto` keeps `temp` if mean target confidence and estimated accuracy differ by less.
+# Below this difference of mean target confidence and estimated accuracy, `auto` keeps `temp`.
 SAME = 0.03
-# Covcal warns if the mean target confidence is further below the estimated accuracy.
+# Covcal warns if the mean target confidence is below the estimated accuracy by this difference.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15

@@ -79,8 +79,8 @@ _BLOCK_VALUES = 1 << 16
 class Transport:
     """The solution of a transport problem."""
 
-    cost: float  # mean of the lower and the upper bound
-    gap: float  # upper bound minus lower bound
+    cost: float  # Mean of the lower and the upper bound.
+    gap: float  # Upper bound minus lower bound.
     prices: Float64s  # (K,): v, with mean 0; 0 for classes without mass.
     # (n,): min_k (c_jk - v_k).
     net_costs: Float64s
@@ -221,7 +221,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # at most slightly less than the error of guessing
+    # The error is at most slightly lower than the error of guessing.
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))

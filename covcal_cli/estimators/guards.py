@@ -182,8 +182,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 def prior_rows(noise: float) -> Guard:
     """Check that there are enough source rows to estimate the class frequencies p_y.
 
-    `noise` is the standard error of log p_y, as a mean over the classes of the target. It must be
-    at most 1/3, as with nine rows per class.
+    `noise` is the standard error of log p_y, as a mean over the classes of the target. The limit is
+    1/3, as with nine rows per class.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (

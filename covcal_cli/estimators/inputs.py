@@ -144,8 +144,8 @@ def read_inputs(
     """Read labelled source validation rows, and target training and validation rows.
 
     Target test rows and target labels are not read. `temperature` is T_s. `source_weights` are
-    importance weights of the labelled source validation rows. `seed` is the random seed for drawing
-    a sample of too many rows.
+    importance weights of the labelled source validation rows. `seed` is the random seed of the
+    sample, if there are too many rows.
     """
     source, target = file.require_source(), file.require_target()
     rows = source.require_rows("validation")

@@ -171,7 +171,7 @@ def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) ->
 
 
 def given_prior(value: str, classes: Sequence[str]) -> Float64s | None:
-    """Return `target_prior` for every value except "bbse"."""
+    """Return the class frequencies for every value of ``--target-prior`` except "bbse"."""
     if value == "source":
         return None
     if value == "uniform":

@@ -78,7 +78,8 @@ def match_accuracy(
             moved = [class_major(with_offsets(z.T, temperature, offsets)) for z in blocks]
         return float(np.mean(confidences_of(moved, temperature, labels))) - wanted
 
-    # The confidence of the most probable class has one root. Other labels need a grid search.
+    # The confidence in the most probable class falls with T, so there is one root. Confidence in
+    # another class can have several roots, which a grid search finds.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])

@@ -97,7 +97,7 @@ class MetricEstimate:
 
 @dataclass(frozen=True)
 class Groups:
-    """The group of each row, as the number of a group name."""
+    """The names of groups, and the number of each row's group."""
 
     names: Sequence[str]
     numbers: Integers
@@ -139,7 +139,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return the request for the same metrics, without the cost."""
+    """Return the wanted metrics that led to `estimates`, except the cost."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -153,7 +153,7 @@ def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) ->
 def unknown_metrics(
     wanted: Sequence[Wanted], classes: Sequence[str], rows: int
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics without values, for too few rows."""
+    """Yield the wanted metrics without values, because there are too few rows."""
     yield from selected(
         wanted, classes, None, rows, lambda _, names: dict.fromkeys(names, (rows, None))
     )

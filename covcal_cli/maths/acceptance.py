@@ -46,15 +46,15 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the number of wrong labelled rows up to which the error is proved to be low enough.
+    """Return the maximum number of wrong labelled rows with which the test still succeeds.
 
     The test proves an error rate of at most `error`, with significance level `level`. Returns -1 if
-    even 0 wrong rows prove nothing.
+    the test cannot succeed, even with 0 wrong rows.
 
     - `rows`: N, the number of rows of the set.
     - `these_rows`: True for a guarantee about these N rows only, False for a guarantee about future
       rows.
-    - `lost`: number of removed rows. The test assumes that all of them are wrong.
+    - `lost`: number of removed rows. The test assumes that all removed rows are wrong.
     """
     if not rows or not batches:
         return -1
@@ -126,7 +126,7 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
 BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
 NEAR = 1e-5  # Tolerance for rounding errors of scores.
-MOST_GROUPS = 50  # Each group needs its own labels.
+MOST_GROUPS = 50  # More groups would need too many labels.
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)
 _GROWTH = 1.05
@@ -158,8 +158,8 @@ class Ranking:
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        Value i of a belief is the expected number of wrong rows among the best i / (m - 1) of the
-        rows, divided by N; m is the length of the belief.
+        Value i of a belief of length m is the expected number of wrong rows among the N i / (m - 1)
+        best rows, divided by N.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -174,7 +174,7 @@ class Ranking:
         return ranking
 
     def wrong(self, rows: int, belief: Float64s) -> float:
-        """Return the expected number of wrong rows among the best `rows`."""
+        """Return the expected number of wrong rows among the `rows` best rows."""
         shares = np.linspace(0, 1, len(belief))
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 

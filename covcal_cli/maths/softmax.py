@@ -33,8 +33,8 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # A masked logit is lower than the highest logit by at least this distance, times the usual distance
 # of the two highest logits. Naive Bayes has large distances without masks.
 DEPTH = 5e3
-_DEEPEST = 1e30  # Lower logits are always masks.
-# quantile of the distance of the two highest logits; low, because most rows may have masks
+_DEEPEST = 1e30  # Logits at this distance are always masked.
+# Quantile that gives the usual distance. It is low, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 
@@ -321,8 +321,7 @@ class Scaling:
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
         """Return logits z and T, so that softmax(z / T) are the calibrated probabilities.
 
-        `blocks` has a block of logits, (K, m), from `class_major` for each forecaster in
-        `temperatures`.
+        `blocks` are the logits of each forecaster in `temperatures`, (K, m), made by `class_major`.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:

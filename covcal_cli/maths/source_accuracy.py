@@ -18,8 +18,8 @@ FEW_ROWS = 50
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# Minimum AUROC of a useful classifier, for shares of the most frequent class from 0.7, and from
-# 0.55.
+# A useful classifier has an AUROC of 0.6 if the most frequent class has a share of at least 0.7,
+# and an AUROC of 0.75 if it has a share of at least 0.55.
 _SKILL = {0.7: 0.6, 0.55: 0.75}
 # If the most frequent class has a share of 0.9, an AUROC needs 10 rows of other classes.
 _RARE, _FEWEST_RANKED = 0.9, 10

@@ -53,8 +53,8 @@ class ReportContent:
     documents: tuple[Path, ...]
     # calibrations by name; the verdict is about the first
     calibrations: Mapping[str, Calibration]
-    evaluation: Evaluation | None  # None without target labels
-    estimation: "Estimation | None"  # None if there are too few rows
+    evaluation: Evaluation | None  # None without target labels.
+    estimation: "Estimation | None"  # None if there are too few rows.
     attributes: Mapping[str, str]
     origins: Mapping[Path, Mapping[str, str]]
     rows: Mapping[str, str]
@@ -67,7 +67,8 @@ class ReportContent:
     names: tuple[str, ...] = ()
     # batches of rows from ``covcal pick``, by file
     batches: Mapping[Path, tuple[Batch, ...]] = field(default_factory=dict)
-    # The content for each label, if a row can have several. Other fields then describe the first.
+    # The content for each label, if rows can have several labels. The other fields describe the
+    # first label.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
@@ -241,7 +242,7 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# A lower ECE does not matter. The interval of a good ECE ends below NARROW.
+# An ECE below NEGLIGIBLE does not matter. The interval of a good ECE ends below NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 # Smallest change that matters. If every confidence is wrong by NARROW, the Brier score rises by at
 # least NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
@@ -249,8 +250,8 @@ _SMALL = {"ece": NEGLIGIBLE, "brier": NARROW**2, "nll": 2 * NARROW**2}
 WIDE = 0.2  # maximum width of a useful range of the accuracy
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4
-_END_OF_FACT = re.compile(r"[.:;] ")  # A warning begins with the fact; details follow.
-# from good to bad, each with its advice
+_END_OF_FACT = re.compile(r"[.:;] ")  # A warning begins with the fact, and details follow.
+# From good to bad, each tone with its advice.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
     "Trust the confidence in",
