@@ -52,11 +52,11 @@ def compare(
 ) -> None:
     """Adapt, calibrate and evaluate several files with several seeds.
 
-    Prints one table: the mean and the standard deviation over the seeds, the mean rank, and the
-    number of shifts on which a method makes the metric worse. A second table shows the choice of
-    auto, its estimated accuracy beside the true accuracy, and the checks that failed. If
-    interrupted, the same command continues with the first unfinished run. Target labels are used
-    only for the metrics; no method reads target labels.
+    A table shows each method with its mean and standard deviation over the seeds, its mean rank,
+    and the number of shifts on which it makes the metric worse. A second table shows the choice of
+    auto, its estimated accuracy beside the true accuracy, and the checks that failed. If the
+    command was interrupted, run it again to continue with the first unfinished run. Target labels
+    are used only for the metrics; no method reads target labels.
 
     \b
     Examples:

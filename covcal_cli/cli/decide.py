@@ -69,11 +69,11 @@ def decide(
 ) -> None:
     """Decide which target rows to accept, and which a person should review.
 
-    Without labels, the error of the accepted rows is an estimate. With labels of rows that covcal
-    pick --for drew, this error is a promise: with the given certainty, at most the share --error of
-    the accepted rows is wrong. The promise is valid for every classifier and shift, because it
-    rests only on the random draw of the rows. Target test rows are not used, so that covcal
-    evaluate can measure the result on them.
+    Without labels, the error of the accepted rows is an estimate. With labels of rows from covcal
+    pick --for, covcal promises a limit: with the given certainty, at most the share --error of the
+    accepted rows is wrong. The promise is valid for every classifier and shift, because the
+    labelled rows are chosen at random. Target test rows are not used, so that covcal evaluate can
+    measure the result on them.
 
     \b
     Examples:

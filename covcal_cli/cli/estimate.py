@@ -68,8 +68,8 @@ def estimate(
 
     No target labels are read, except the labels that you added with covcal label. The printed range
     is a rule of thumb: the further the estimate is below the source accuracy, the wider the range.
-    Without labels, no number can show whether the same input now has another right label. With -v,
-    the command shows every estimator with its assumption.
+    Without labels, covcal cannot see whether the right label of an input has changed. With -v, the
+    command shows every estimator with its assumption.
 
     With -c, the defaults of --max-weight, --seed and --target-prior come from the calibrations. If
     the estimate is right, the ECE of a calibration is at least the distance between its mean

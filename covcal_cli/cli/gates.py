@@ -224,7 +224,10 @@ def _append_to_step_summary(text: str) -> None:
 
 
 def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:
-    """Return a JUnit report (XML) with one test case per gate. Equal results give equal files."""
+    """Return a JUnit report (XML) with one test case per gate.
+
+    The same results always give the same file.
+    """
     return _junit(
         ((f"{gate.subject}: {gate.gate}", gate.outcome, gate.sentence) for gate in gates), command
     )

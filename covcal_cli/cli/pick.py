@@ -108,10 +108,10 @@ def pick(
     """Pick the target rows whose labels are most useful. No target label is read.
 
     Rows are drawn at random. A row is more likely to be drawn if the classifier is less sure of it.
-    The CSV also holds the probability with which each row was drawn, which makes estimates from the
-    labels unbiased, and the texts and columns that extract kept. Fill in the column "label", and
-    run covcal label. Rows that were picked before are not drawn again. If rows can have several
-    labels, the CSV has a column label_NAME for each label: write 1 or 0.
+    The CSV also holds the texts and columns that extract kept, and the probability with which each
+    row was drawn. With these probabilities, estimates from the labels are unbiased. Fill in the
+    column "label", and run covcal label. Rows that were picked before are not drawn again. If rows
+    can have several labels, the CSV has a column label_NAME for each label: write 1 or 0.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
     The CSV and the page do not show the classifier's answer unless you ask for it, because people

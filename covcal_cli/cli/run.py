@@ -109,8 +109,8 @@ def run(
     export. With --multilabel, every result covers all labels.
 
     With --from, a new calibration is fitted to the new data and compared with the calibration in
-    the folder. The new calibration is used only if labels prove it better and do not prove its
-    confidence wrong, or with --replace.
+    the folder. The new calibration is used if labels prove it better and do not prove its
+    confidence wrong. With --replace, it is used without labels too.
 
     \b
     Examples:

@@ -193,8 +193,8 @@ def watch(
     A file may grow: watch adds only the new periods to the history.
 
     The first watch needs the features file on which the calibration was fitted. The first watch
-    also writes reference data beside the calibration (cal.reference.json). Later watches use these
-    data and do not need the features file.
+    also writes reference data beside the calibration (cal.reference.json). Later runs of covcal
+    watch use these data and do not need the features file.
 
     \b
     Examples:

@@ -208,7 +208,7 @@ def _at(share: float) -> float:
 
 
 def page(content: ReportContent) -> str:
-    """Return the report as an HTML page. Equal content gives equal bytes."""
+    """Return the report as an HTML page. The same content always gives the same bytes."""
     result = verdict(content)
     title = f"Can the confidence be trusted? {content.path.name}"
     parts = [

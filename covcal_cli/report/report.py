@@ -36,7 +36,7 @@ def report(
 
     If target rows have labels, the page shows measurements. Otherwise, it shows estimates with the
     settings of the first calibration. If a row can have several labels, the page also has a section
-    for each label. Equal input gives equal bytes.
+    for each label. The same input always gives the same bytes.
 
     Parameters
     ----------

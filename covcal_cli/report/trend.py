@@ -164,7 +164,7 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
 
 
 def page(trend: Timeline) -> str:
-    """Return the HTML page of a history. Equal periods give equal bytes."""
+    """Return the HTML page of a history. The same periods always give the same bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
     verdicts = Counter(period.verdict for period in trend.periods)
