@@ -56,8 +56,8 @@ def evaluate(
     predictions: Annotated[
         PredictionsName,
         typer.Option(
-            help="The labels whose confidence is measured: original (of the classifier) or own "
-            "(of the calibrated networks of adapt)."
+            help="Whose predictions are measured: original (the classifier's) or own (those of the "
+            "networks of adapt)."
         ),
     ] = PredictionsName.original,
     metrics: Annotated[

@@ -40,8 +40,8 @@ _LARGEST_MOVE = 1e6  # JSON has no infinity.
 _SMALL = 1e-4  # Smaller singular values are rounding errors.
 _MANY_CLASSES = 100
 ASSUMPTION = (
-    "after each domain's logits are standardised, the rows of a class are nearest to the "
-    "source rows of this class"
+    "if the logits of each domain are standardised, target rows are nearest to source rows of "
+    "the same class"
 )
 _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those of the source"
 

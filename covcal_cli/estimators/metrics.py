@@ -457,7 +457,7 @@ def selected(
             listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
             raise CovcalError(
                 f"{metric}:{printable(of)}: the file has no class {printable(of)}: use one of "
-                f"{listed}, or {MACRO} for their mean"
+                f"{listed}, or {MACRO} for the mean over classes"
             )
     of_all = {metric for metric, of in wanted if of is None or (of == MACRO and of not in numbers)}
     means = [{BALANCED: "recall"}.get(metric, metric) for metric in of_all if metric != ACCURACY]

@@ -501,8 +501,8 @@ class OutputEvidence:
         if not self._step or self.form != "logits":
             return None
         return (
-            f"outputs as large as {_short(self._step_at)} are stored in steps of "
-            f"{_short(self._step)}: subtract the largest output of each row first"
+            f"outputs near {_short(self._step_at)} are rounded, as they are stored in steps of "
+            f"{_short(self._step)}: subtract each row's largest output before you store them"
         )
 
     def doubt_on_columns(self) -> str | None:

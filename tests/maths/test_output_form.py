@@ -312,7 +312,7 @@ class TestDoubts:
         self, offset: float, kind: str, step: str
     ) -> None:
         lost = (logits(4) + offset).astype(kind)
-        assert f"are stored in steps of {step}:" in seen(lost, 50).doubts()[0]
+        assert f"stored in steps of {step}:" in seen(lost, 50).doubts()[0]
         kept = {"f4": 1e4, "f2": 20.0, "f8": 1e9}[kind]
         for others in (
             (logits(4) + kept).astype(kind),
