@@ -34,7 +34,6 @@ _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
 _SHOWN = 5e-5
-# The time of COT grows with the cube of the number of classes.
 _MOST_CLASSES_OF_COT = 100
 
 

@@ -52,7 +52,6 @@ from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")
 _PRIOR_TOLERANCE = 1e-3
-# Parts of messages for the command line, and their replacements in Python.
 _IN_PYTHON = (
     (" with --classes, and extract again", " with classes"),
     (": extract it together with the source", ": pass target_logits"),
@@ -184,7 +183,6 @@ class Calibrator:
         self.n_features_in_ = 1 if is_single else source.shape[1]
         rows = np.concatenate([source, target])
         share = (np.count_nonzero(rows.min(axis=1) >= 0) + 1) / (len(rows) + 2)
-        # share of rows without a negative logit, and the largest logit
         self._share_and_largest = (1.0, math.inf) if is_single else (share, float(rows.max()))
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_: AnyArray = np.array(columns, dtype=object)

@@ -226,7 +226,6 @@ class ExpectedCalibration:
     estimated_accuracy: float
     distance: float
     aligned_temperature: float | None = None
-    # the ECE from labels, and its interval
     ece: float | None = None
     ece_low: float | None = None
     ece_high: float | None = None

@@ -14,7 +14,6 @@ from covcal_cli.errors import percent
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
 
-# the columns of the table, and how the legend explains them
 _COLUMNS = {
     "member": "",
     "steps": "",

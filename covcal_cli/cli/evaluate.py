@@ -186,7 +186,6 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    # compute only the metrics that are shown
     every_metric = metrics is MetricsName.all
     to_json = (
         report.document is not None or report.prints_json or format is options.TexFormatName.json

@@ -38,7 +38,6 @@ ResampleName = StrEnum(
 OnErrorName = StrEnum("OnErrorName", ["skip", "fail"])
 Command = Callable[..., None]
 _TABLES = "Table options"
-# The options under each heading of ``--help``.
 _HEADINGS = {
     "Model options": (
         *("weights", "trust_model", "model_output", "phi", "providers", "classes"),

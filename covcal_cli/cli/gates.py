@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# The JUnit element for each outcome of a gate.
 _ELEMENTS = {"failed": "failure", "not proved": "skipped", "skipped": "skipped", "error": "error"}
-# JUnit elements, and the attributes that count them.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
 # File endings that -o refuses, and the --format to use instead.
@@ -82,7 +80,6 @@ class GatedOutput:
     force: bool
     has_gates: bool
     gate_options: str  # Names of the options that set a gate, for messages.
-    # Other output files, by option.
     more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 

@@ -168,7 +168,6 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random num
 # Options of the result and its output.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
-# Formats of tables, LaTeX included.
 TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
 TexFormat = Annotated[TexFormatName, typer.Option("--format", help="Format of the result.")]
 EstimatedMetrics = Annotated[

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport, Step
 
-# extract, calibrate, evaluate, export, report
 _STEPS = 5
 _FITTED = 300  # number of labels that `run --from` suggests for a fit
 _NO_MODEL = (
@@ -234,7 +233,6 @@ class _ProgressLines:
             self.made.add(step.output)
         self.facts.update(step.messages.facts)
         self.console.note(*step.messages.notes)
-        # Several steps can give the same warning.
         self.console.warn(text for text in step.messages.warnings if text not in self.warnings)
         self.warnings.update(step.messages.warnings)
         self.console.step(f"{step.output} {'is up to date' if step.reused else 'made'}")

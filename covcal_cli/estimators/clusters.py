@@ -27,10 +27,8 @@ _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000
 _STEPS = 10
 _ROUNDING = 1e-7
-# maximum squared distance of equal centres
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
-# Number of Sinkhorn steps in each clustering step.
 _NUDGES = 5
 # Rows belong to clusters by softmax(cosine * log K / _WIDTH).
 _WIDTH = 0.115

@@ -28,7 +28,6 @@ MIN_DISCRIMINATOR_ERROR = 0.1
 CHANCE_ERROR = 0.25
 MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
-# The problem if a check fails, by the name of the check.
 PROBLEMS = {
     "above chance": "the estimate is no better than guessing",
     "agreement with labels": "the labels contradict the estimate",

@@ -250,7 +250,6 @@ def expected_metrics(
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     rows = np.arange(len(logits))
     yield from selected(wanted, classes, whole, len(rows), spreads_of(rows))
-    # probabilities for the estimated accuracy, and for both ends of its range
     of_cost: Sequence[Float64s] = ()
     if costs is not None:
         first = with_offsets(logits, matched[0], offsets)

@@ -96,7 +96,6 @@ class OutputEvidence:
         self._ordered = self._uneven = 0
         self._first_row: Float64s | None = None  # None if rows differ
         self._step = self._step_at = 0.0
-        # Whether the first or the last column may not be the output of a class.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
         # Columns without which all rows have the same sum, and the sum.
         self._rest: tuple[AnyArray, AnyArray] | None = None

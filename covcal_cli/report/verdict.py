@@ -51,7 +51,6 @@ class ReportContent:
 
     path: Path
     documents: tuple[Path, ...]
-    # calibrations by name; the verdict is about the first
     calibrations: Mapping[str, Calibration]
     evaluation: Evaluation | None  # None without target labels.
     estimation: "Estimation | None"  # None if there are too few rows.
@@ -65,7 +64,6 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None
     names: tuple[str, ...] = ()
-    # batches of rows from ``covcal pick``, by file
     batches: Mapping[Path, tuple[Batch, ...]] = field(default_factory=dict)
     # The content for each label, if rows can have several labels. The other fields describe the
     # first label.
@@ -251,7 +249,6 @@ WIDE = 0.2  # maximum width of a useful range of the accuracy
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4
 _END_OF_FACT = re.compile(r"[.:;] ")  # A warning begins with the fact, and details follow.
-# From good to bad, each tone with its advice.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
     "Trust the confidence in",
