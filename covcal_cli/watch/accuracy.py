@@ -58,7 +58,7 @@ _LEAST_SOURCE = 2
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Labelled source rows, either real or made from the reference data."""
+    """Labelled source rows: real rows, or artificial rows made from the reference data."""
 
     logits: Floats  # (n_v, K).
     labels: Labels  # (n_v,).
@@ -84,7 +84,7 @@ class SourceRows:
             return
         inputs = self._inputs(logits, self.has_all_classes and self.sketch is None)
         offsets = None
-        if self.prior is not None and self.sketch is None:  # artificial rows have no classes
+        if self.prior is not None and self.sketch is None:  # artificial rows have no true classes
             offsets = prior_offsets(self.prior, self.labels)
         ends = accuracy.accuracy, accuracy.low, accuracy.high
         estimate = Estimate("combined", *ends, ASSUMPTION)
@@ -144,7 +144,7 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return the source rows of a calibration's features file, or else artificial rows."""
+    """Return the source rows of a calibration's features file, or artificial rows."""
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -165,7 +165,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 def source_rows_of(
     file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
 ) -> SourceRows:
-    """Return labelled source rows of an open features file, by default the validation rows."""
+    """Return labelled source rows of an open features file (default: its validation rows)."""
     source = file.require_source()
     rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(
@@ -190,7 +190,6 @@ def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
-    """Yield the checks that need more than two classes."""
     clusters, of_source = sketch.source.clusters, sketch.source.places
     if clusters is None or logits.shape[1] == 2:
         return
@@ -207,9 +206,9 @@ def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
-    """Yield the estimates by clustering and by clustering with fixed class shares."""
+    """Yield the accuracy estimates by clustering, and by clustering with fixed class shares."""
     source, clusters = sketch.source, sketch.source.clusters
-    # Two classes give one dimension, which is too few for clustering.
+    # Two classes have only one dimension of logits, which is too few for clustering.
     if clusters is None or logits.shape[1] == 2:
         return
     centres = Centres(np.array(clusters.classes), clusters.centres.values)
@@ -227,7 +226,7 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:
-    """Return `count` values with these quantiles."""
+    """Return `count` values whose quantiles are `quantiles`."""
     if count == 0 or len(quantiles) == 0:
         return quantiles[:0]
     return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]

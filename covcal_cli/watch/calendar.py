@@ -1,8 +1,9 @@
-"""Divide files into periods, and name and sort these periods.
+"""Divide files into periods, name the periods, and sort them by time.
 
-A period is a whole file, a block of rows, or a unit of time in a column of dates. Examples of names
-are 2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026 and "row 2501" (the rows from 2501 on). If all
-names have the same form, periods are sorted by time. Times with an offset are converted to UTC.
+A period is a whole file, a block of rows, or a unit of time such as a week. Names of periods are,
+for example, 2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026 and "row 2501" (the block that begins with
+row 2501). If all names have the same form, periods are sorted by time. Times with a time zone are
+converted to UTC.
 """
 
 import re
@@ -29,8 +30,8 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "row": re.compile(r"row (\d{1,15})", re.ASCII),
 }
 _DATE = 10  # Number of characters of 2026-11-28.
-_LONGEST = 35  # Number of characters of a date with a time and an offset.
-_MOST_MISSING = 1000  # Maximum number of missing periods in a note.
+_LONGEST = 35  # Number of characters of a date with time and time zone.
+_MOST_MISSING = 1000  # Maximum number of missing periods that are counted.
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Cut:
 
 
 def require_every(text: str) -> None:
-    """Raise a CovcalError if the text is neither a unit of time nor a number of rows."""
+    """Raise a CovcalError if `text` is neither a unit of time nor a number of rows."""
     if text not in UNITS and rows_of(text) is None:
         raise CovcalError(
             f"--every {shown(text)} is not a period: use {', '.join(UNITS)}, or a number of rows "
@@ -63,9 +64,9 @@ def per_year(every: str) -> float:
 def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]:
     """Yield the periods of the target rows of a file.
 
-    Without `by`, the file is one period, or is divided into blocks of `every` rows. With a column
-    of dates `by`, periods are units of time, or blocks of rows sorted by date. A divided file
-    without rows has no period.
+    Without `by`, the file is one period, or blocks of `every` rows. If `by` names a column of
+    dates, periods are units of time, or blocks of rows sorted by date. A divided file without rows
+    has no period.
 
     Raises `CovcalError` if the column `by` is missing, or one of its values is not a date.
     """
@@ -103,7 +104,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
-    # Equal dates are usually neighbours, so only the first of equal neighbours is sorted.
+    # Neighbouring rows often have the same date, so remove repeated neighbours before sorting.
     is_first = np.append(True, texts[1:] != texts[:-1])
     values, places = np.unique(texts[is_first], return_inverse=True)
     days = []
@@ -139,9 +140,6 @@ def _named(day: date, every: str) -> str:
     return day.isoformat()[: {"day": 10, "month": 7, "year": 4}[every]]
 
 
-# The order of periods.
-
-
 def place_in_time(name: str) -> tuple[str, int] | None:
     """Return the unit of a period's name, such as "week", and its number.
 
@@ -152,7 +150,7 @@ def place_in_time(name: str) -> tuple[str, int] | None:
             numbers = [int(part) for part in parts.groups()]
             try:
                 return kind, _number(kind, numbers)
-            except ValueError:  # a date such as 30 February
+            except ValueError:  # for example 30 February
                 return None
     return None
 
@@ -169,7 +167,7 @@ def _number(kind: str, numbers: Sequence[int]) -> int:
 
 
 def missing_between(before: str, after: str) -> list[str]:
-    """Return the names of all periods between two periods; at most 1000 names."""
+    """Return the names of the periods between two periods, at most 1000 names."""
     first, last = place_in_time(before), place_in_time(after)
     if first is None or last is None or first[0] != last[0] or first[0] == "row":
         return []

@@ -1,8 +1,8 @@
-"""Measure the drift of kept columns.
+"""Measure the drift of the columns that extract kept.
 
-Numbers are compared by the Kolmogorov-Smirnov test and by the population stability index (PSI) of
-ten bins. Categories are compared by the chi-square test and by the PSI. The share of missing values
-has its own chi-square test. The p-values are corrected for the number of tests in a period
+Numbers are compared with the Kolmogorov-Smirnov test and the population stability index (PSI) of
+ten bins. Categories are compared with the chi-square test and the PSI. Another chi-square test
+compares the share of missing values. The p-values are corrected for the number of tests in a period
 (Bonferroni). Dates, identifiers and texts that are nearly all different are not compared.
 """
 
@@ -20,10 +20,10 @@ from covcal_cli.watch.reference import ColumnSketch, quantiles
 
 _MOST_COLUMNS = 20
 _MOST_CATEGORIES = 30  # Maximum number of categories of a compared column.
-_MOST_NUMBERS = 10  # Maximum number of different numbers that count as categories.
+_MOST_NUMBERS = 10  # A column with at most this many different numbers is compared as categories.
 _LONGEST = 60  # Maximum number of characters of a category's name.
 _LEAST_ROWS = 30  # Minimum number of values in the period and in the reference.
-_LEAST_SHARE = 1e-4  # Lower limit of shares in the PSI.
+_LEAST_SHARE = 1e-4  # The PSI uses this value instead of smaller shares.
 _LEAST_EXPECTED = 5.0  # Minimum expected count in the chi-square test.
 _TENTHS = np.arange(1, 10) / 10
 _TERMS = 100  # Number of terms in the Kolmogorov series.
@@ -34,13 +34,13 @@ _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
 
 def sketches_of(domain: Domain, rows: Rows) -> tuple[ColumnSketch, ...]:
-    """Summarise every column that can be compared."""
+    """Summarise every column of a domain that can be compared."""
     sketches = (sketch(name, domain.column(name, rows)) for name in domain.columns)
     return tuple(column for column in sketches if column is not None)[:_MOST_COLUMNS]
 
 
 def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
-    """Summarise the values of a column. Return None if they cannot be compared."""
+    """Summarise the values of a column; return None if the column cannot be compared."""
     present = _present(values)
     if len(present) < _LEAST_ROWS:
         return None
@@ -60,7 +60,7 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def _identifies(name: str, values: AnyArray) -> bool:
-    """Return whether numbers are ids: they rise, or have a name such as "id"."""
+    """Return whether a column of numbers holds ids: ascending numbers, or a name such as "id"."""
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())
     is_named = _IDENTIFIER.fullmatch(name) is not None
@@ -88,15 +88,15 @@ def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tupl
 
 
 def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, ...]:
-    """Correct the p-values for the number of tests (Bonferroni)."""
+    """Multiply the p-values by the number of tests (Bonferroni)."""
     return tuple(replace(column, p=min(1.0, column.p * tests)) for column in columns)
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
-    """Yield the drift of one column; nothing if there are too few rows.
+    """Yield the drift of one column, or nothing if there are too few rows.
 
-    Texts in a column of numbers count as missing values. With very few values, only the share of
-    missing values is compared.
+    Texts in a column of numbers count as missing values. If most values are missing, only the share
+    of missing values is compared.
     """
     if min(len(values), before.valued) < _LEAST_ROWS:
         return
@@ -148,7 +148,6 @@ def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
 
 def _present(values: AnyArray) -> AnyArray:
     """Return the values that are not missing: texts as bytes, numbers as float32."""
-    # Quantiles in the reference data are float32.
     if values.dtype.kind == "S":
         stripped: AnyArray = np.char.strip(values)
         return np.asarray(stripped[stripped != b""])
@@ -164,9 +163,9 @@ def _texts(values: AnyArray) -> list[str]:
 
 
 def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
-    """Return "median" with the medians of the period and of the reference, as texts.
+    """Return "median", and the medians of the period and the reference as text.
 
-    If the printed medians are equal, return "middle half" with the quartiles.
+    If both texts are equal, return "middle half" and the quartiles instead.
     """
     medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
     if medians[0] != medians[1]:
@@ -179,13 +178,10 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the category whose share changed most, and its shares."""
+    """Return the category with the largest change of its share, and both shares."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before
-
-
-# Test statistics and p-values.
 
 
 def psi(before: Floats, now: Floats) -> float:
@@ -195,7 +191,6 @@ def psi(before: Floats, now: Floats) -> float:
 
 
 def _parts(values: Floats, edges: Floats) -> Float64s:
-    """Return the share of values in each bin. Bins include their upper edge."""
     places = np.searchsorted(edges, values, side="left")
     return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
 
@@ -212,12 +207,12 @@ def ks_statistic(first: Floats, second: Floats) -> float:
 def ks_p(statistic: float, n: int, m: int) -> float:
     """Return the approximate p-value of the Kolmogorov-Smirnov test of two samples.
 
-    The correction for small samples is from Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von
-    Mises and related statistics without extensive tables", 1970.
+    Small samples are corrected as in Stephens, "Use of the Kolmogorov-Smirnov, Cramer-von Mises and
+    related statistics without extensive tables", 1970.
     """
     root = math.sqrt(n * m / (n + m))
     size = (root + 0.12 + 0.11 / root) * statistic
-    if size < 0.2:  # the series converges slowly here, and p is 1 to ten digits
+    if size < 0.2:  # p is 1 to ten digits, and the series would converge slowly
         return 1.0
     terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))
@@ -246,7 +241,7 @@ def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) 
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """Return the survival function of the chi-square distribution."""
+    """Return the probability that a chi-square variable exceeds `value`."""
     half, odd = value / 2, freedom % 2
     tail = math.erfc(math.sqrt(half)) if odd else 0.0
     if half <= 0:

@@ -1,15 +1,15 @@
-"""Read and write the history of a watch, and judge its periods in the order of time.
+"""Read and write the history of ``covcal watch``, and judge periods in the order of time.
 
-The history is a file of JSON lines. Lines are added to the file, and never changed. A run locks the
-file, and writes all its new lines at once. A line holds one period and its hash. A damaged line is
-ignored with a warning. A file without any period is refused.
+The history is a file of JSON lines. Lines are only appended, never changed. Each command locks the
+file, and appends all new lines at once. A line has one period and a hash. A damaged line is ignored
+with a warning. A file without any period is an error.
 
 If a period arrives late, later periods are judged again.
 
-At first, the alarm compares the rows with the calibration's rows. An alarm ends if somebody accepts
+At first, the alarm compares new rows with the calibration's rows. An alarm ends if the user accepts
 the changed rows (``--acknowledge``), or after some periods without another change. A new "segment"
-of the history then begins, whose first periods are the reference for the alarm. The verdict always
-compares a period with the calibration.
+of the history then begins. From then on, the alarm compares new rows with the first periods of the
+segment. The verdict always compares a period with the calibration.
 """
 
 import codecs
@@ -37,7 +37,7 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# A line begins with its schema.
+# Every line of a history begins with one of these schemas.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _ANSWERS = attrgetter("alarm", "gap", "segment", "promise")
@@ -46,7 +46,7 @@ _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
 
 @dataclass(frozen=True)
 class History:
-    """The content of a history. The last line of a period counts."""
+    """The content of a history. If a period has several lines, the last line counts."""
 
     path: Path
     periods: tuple[Period, ...] = ()
@@ -56,13 +56,13 @@ class History:
     lines: int = 0  # Number of complete lines.
 
     def of(self, calibration_sha256: str) -> list[Period]:
-        """Return the periods that were watched with this calibration."""
+        """Return the periods that were compared with this calibration."""
         return [
             period for period in self.periods if period.calibration.sha256 == calibration_sha256
         ]
 
     def change_of(self, period: Period) -> str:
-        """Say what changed in a period, and why somebody accepted the change."""
+        """Describe what changed in a period, and why the user accepted the change."""
         key = period.calibration.sha256, period.measured.period
         reasons = [
             acceptance.reason
@@ -81,16 +81,16 @@ def read_history(path: Path) -> History:
         return _extended(History(path), read_plain(path))
     except FileNotFoundError:
         return History(path)
-    except ValueError as error:  # a pipe or device may never end
+    except ValueError as error:  # reading a pipe or device may never end
         raise _not_plain(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Lock and read a history, and append new lines.
+    """Lock and read a history, and append new lines to its file.
 
-    `earlier` is the history as read before, and `lines` is a function that returns the new lines.
+    `earlier` is the history as read before. The function `lines` returns the new lines.
 
     Raises `CovcalError` if the file cannot be read or written, or is not a history.
     """
@@ -129,7 +129,7 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Add the lines to a history that other processes have appended."""
+    """Add lines to a history that other processes have appended to the file."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
@@ -185,7 +185,7 @@ def _unwritable(path: Path, error: OSError) -> CovcalError:
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return the order of names by time, or the given order if the names have different forms."""
+    """Return the order of names by time; the given order if the names have different forms."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))
@@ -193,7 +193,7 @@ def in_time(names: Sequence[str]) -> list[int]:
 
 
 def periods_in_time(history: History, calibration_sha256: str) -> list[Period]:
-    """Return the periods that were watched with a calibration, in the order of time."""
+    """Return the periods that a calibration was compared with, in the order of time."""
     periods = history.of(calibration_sha256)
     return [periods[place] for place in in_time([period.measured.period for period in periods])]
 
@@ -201,7 +201,7 @@ def periods_in_time(history: History, calibration_sha256: str) -> list[Period]:
 def judged(fresh: Mapping[str, Measured], history: History, standard: Standard) -> list[Period]:
     """Return lines for the periods in `fresh`, and for periods with a changed verdict.
 
-    `fresh` has new, longer, joined and replaced periods by name.
+    `fresh` has, by name, the periods that are new, have new rows, or were replaced.
     """
     recorded = {period.measured.period: period for period in history.of(standard.sha256)}
     entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)
@@ -260,7 +260,7 @@ def _judged(
         again = alarm_since(following)
         if not again.raised:
             segment, alarm = following, again
-    # Labels of rows before the change are not used.
+    # Do not use labels of rows before the change.
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
@@ -284,7 +284,7 @@ def _judged(
 def acknowledgement(
     history: History, calibration_sha256: str, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return an acknowledgement of the last period, and this period; None without an alarm."""
+    """Return an acknowledgement of the alarm, and the last period; None without an alarm."""
     periods = periods_in_time(history, calibration_sha256)
     if not periods or not periods[-1].alarm.raised:
         return None

@@ -1,20 +1,20 @@
-"""Compute accuracy and gap from the labels of one period, or of several periods together.
+"""Estimate the accuracy of a period from labels, and the gap of several periods together.
 
-The labels of a period give an accuracy A, and an effective size n*: the number of random labels
-with the same precision. So the labels count as n* labels, and A n* labels are right. Both numbers
-are summed over the periods of a pool. The gap of a pool is the mean confidence minus the accuracy.
-The interval of the gap is valid however often you look at it (`maths.odds.anytime_interval`).
+The labels of a period give an accuracy A and an effective size n*, the number of random labels with
+the same precision. So A n* of n* labelled rows count as right. Both numbers are summed over several
+periods (a pool). The gap of a pool is its mean confidence minus its accuracy. The interval of the
+gap is anytime-valid (`maths.odds.anytime_interval`).
 
-A pool contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k has
-the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are
-right with a probability of at least 1 - e. If the gap changed at some period, the intervals of
-pools before and after the change do not overlap. So a pool is valid if its interval overlaps the
-intervals of all shorter pools. The longest valid pool is used. A shorter pool is used if only this
-pool proves a gap above the tolerance.
+Pool k contains all labelled periods from period k on, for k = 0, 1, ... Its interval has the error
+probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are right with a
+probability of at least 1 - e. If the gap changes, the intervals of pools that begin before and
+after the change do not overlap. So a pool is valid only if its interval overlaps the intervals of
+all shorter pools. The longest valid pool is used. A shorter pool is used if only this pool proves a
+gap above the tolerance.
 
-Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,
-the CSV needs a third column, ``period``. If rows can have several labels, the CSV has a column
-``label_NAME`` for each label.
+Labels that arrive later are given as a CSV with the columns ``id`` and ``label``. If an id occurs
+in several periods, the CSV also needs the column ``period``. If rows can have several labels, the
+CSV has a column ``label_NAME`` for each label.
 """
 
 from collections import Counter
@@ -66,11 +66,11 @@ class FileLabels:
 
     @property
     def is_random(self) -> bool:
-        """Whether the labelled rows count as random rows of their period."""
+        """Whether the labelled rows are treated as a random sample of their period."""
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Estimate the accuracy on some `rows` from their labels, or return None."""
+        """Estimate the accuracy on `rows` from labels; return None without labels."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -87,16 +87,17 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def selection(self, rows: Rows) -> str:
-        """Return how labelled `rows` differ from all rows, or "" for a random sample."""
+        """Describe how labelled rows of `rows` differ from a random sample, or return ""."""
         if not self.is_random:
             return ""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         return tell_selection(self.scores[inside], self.frame_scores[frame])
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
-        """Return the weighted share of right rows among labelled `rows`; None without labels.
+        """Return the weighted accuracy on the labelled rows of `rows`; None without labels.
 
-        Weights are divided by the largest weight, because intervals over time need weights up to 1.
+        Weights are divided by the largest weight, because anytime-valid intervals need weights of
+        at most 1.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -116,7 +117,7 @@ class FileLabels:
         classes: Sequence[str],
         costs: Float64s | None,
     ) -> tuple[MetricEstimate, ...]:
-        """Estimate metrics on `rows`, which include at least one labelled row."""
+        """Estimate metrics on `rows`. At least one of `rows` must have a label."""
         draw = self.draw
         inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
         population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
@@ -143,12 +144,12 @@ class FileLabels:
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the labels that a person gave to rows of `covcal pick`, or None."""
+    """Return the labels of rows from `covcal pick`; None without labels."""
     return _of_draw(file, labelled_draw(file), seed)
 
 
 def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the target labels in the file itself; None without labels."""
+    """Return the target labels that the file contains; None without labels."""
     target = file.require_target()
     rows = target.rows(ALL)
     labels = target_labels(target, rows)
@@ -157,10 +158,10 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
-    """Return labels that arrived late for some `rows`, ascending.
+    """Return labels of the ascending `rows` that arrived later.
 
-    If ``covcal pick`` drew all rows with labels, the weights of the draw are used. Otherwise, the
-    rows count as random rows of their period.
+    If ``covcal pick`` drew all labelled rows, their sampling weights are used. Otherwise, the rows
+    are treated as a random sample of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -207,7 +208,7 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
 
 
 def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
-    """Combine the labels of two parts of a period, as labels of random rows."""
+    """Combine the labels of two parts of a period, each treated as a random sample."""
     if first is None or second is None:
         return first or second
     size = first.size + second.size
@@ -218,7 +219,7 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
     """Combine the labels of several parts of a period, weighted by number of rows.
 
-    `parts` has the number of rows and the labels of each part.
+    `parts` has each part's number of rows and its labels.
     """
     labelled = [(rows, labels) for rows, labels in parts if labels is not None]
     if not labelled:
@@ -226,7 +227,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
     shares = np.array([rows for rows, _ in labelled]) / sum(rows for rows, _ in labelled)
     accuracies = np.array([labels.accuracy for _, labels in labelled])
     sizes = np.array([labels.size for _, labels in labelled])
-    # Add one right and one wrong label, because the variance of a share of 0 or 1 is 0.
+    # Add a right and a wrong label, so that the variance is never 0.
     smoothed = (accuracies * sizes + 1) / (sizes + 2)
     variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
     accuracy = float(shares @ accuracies)
@@ -237,7 +238,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
 
 @dataclass(frozen=True)
 class Pool:
-    """The gap from the labels of several periods."""
+    """The gap between mean confidence and accuracy, from the labels of several periods."""
 
     gap: Gap
     labels: int  # Number of labels.
@@ -260,7 +261,7 @@ class Pool:
 def pooled(
     entries: Sequence[Measured], tolerance: float, start: int = 0, error: float = ERROR
 ) -> Pool | None:
-    """Estimate the gap from the labels since the period `start`; None without labels."""
+    """Estimate the gap from the labels since the period number `start`; None without labels."""
     labelled = [
         (entry, entry.labels, place)
         for place, entry in enumerate(entries)
@@ -277,7 +278,6 @@ def pooled(
         return None
     gaps, chosen = all_pools.gaps, all_pools.chosen
     if gaps[chosen].verdict(tolerance) == "not known":
-        # A shorter pool may have a larger gap.
         proved = [max(gap.low, -gap.high) for gap in gaps]
         worst = max(range(chosen, len(gaps)), key=proved.__getitem__)
         chosen = worst if proved[worst] > tolerance else chosen
@@ -313,13 +313,13 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Return the pools that begin at `starts`, or None without starts.
+    """Return the pools that begin at the periods `starts`, or None without starts.
 
     - `sizes`, `accuracies`, `confidences`, (n,): effective size n*, accuracy A and mean confidence
       of each labelled period, in the order of time.
     - `starts`: indexes of labelled periods; only the last 100 are used.
-    - `expected`: the accuracy expected without labels. Default: the mean confidence.
-    - `error`: probability of a wrong interval in a whole history.
+    - `expected`: the accuracy that is expected without labels (default: the mean confidence).
+    - `error`: probability that any interval of a history is wrong.
     """
     starts = starts[-_MOST_STARTS:]
     if not starts:
@@ -351,17 +351,19 @@ _MOST_NAMED = 8  # maximum number of periods that a message names
 
 @dataclass
 class LateLabels:
-    """The labels of a CSV, and the period of each label."""
+    """Labels that arrived later, from a CSV, with the period of each label."""
 
     path: Path
     ids: AnyArray  # (m,), UTF-8 bytes.
     texts: AnyArray  # (m,), names or numbers of classes.
     periods: AnyArray | None  # (m,), the column ``period``, or None.
-    joined: dict[int, str] = field(default_factory=dict)  # The period of each line, by line number.
-    watched: list[str] = field(default_factory=list)  # Names of the periods that were watched.
+    joined: dict[int, str] = field(
+        default_factory=dict
+    )  # The name of each line's period, by line number.
+    watched: list[str] = field(default_factory=list)
 
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:
-        """Return the labelled rows of a period, ascending, and their labels.
+        """Return the ascending labelled rows of a period, and the labels of these rows.
 
         Raises `CovcalError` if an id belongs to several rows, or a label is not a class.
         """
@@ -389,7 +391,7 @@ class LateLabels:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note if some labels belong to no watched period."""
+        """Return a note if some labels belong to none of the periods."""
         missing = sorted(set(range(len(self.ids))) - set(self.joined))
         if not missing:
             return []
@@ -399,7 +401,7 @@ class LateLabels:
         ]
 
     def require_any(self) -> None:
-        """Raise a CovcalError if no label belongs to a watched period."""
+        """Raise a CovcalError if no label belongs to any period."""
         if not self.joined:
             if unknown := self._unknown_period(""):
                 raise CovcalError(f"{self.path}: {unknown}")
@@ -426,7 +428,7 @@ class LateLabels:
 
 
 def read_late_labels(path: Path) -> LateLabels:
-    """Read a CSV of labels.
+    """Read a CSV of labels that arrived later.
 
     Raises `CovcalError` if a column is missing, or an id occurs twice.
     """

@@ -1,4 +1,4 @@
-"""Measure a period: how its rows differ from the rows of a calibration."""
+"""Measure how the rows of a period differ from the rows of a calibration."""
 
 import hashlib
 import math
@@ -66,7 +66,7 @@ _LEAST_ROWS = 2  # Minimum number of rows for a covariance.
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration, and the data with which periods are compared."""
+    """A calibration, and the reference data with which periods are compared."""
 
     calibration: Calibration
     document: Path
@@ -76,14 +76,14 @@ class Standard:
     settings: WatchSettings
     networks: Path | None = None
     notes: tuple[str, ...] = ()
-    is_new: bool = False  # Whether the reference data are not saved yet.
-    segments: Segments | None = None  # For option --segment.
+    is_new: bool = False  # Whether the reference data still have to be saved.
+    segments: Segments | None = None  # The segments of --segment.
     decision: WatchedDecision | None = None
     costs: Float64s | None = None  # (K, K), costs by true and predicted class.
 
     @property
     def used(self) -> WatchedCalibration:
-        """The calibration, in the form that periods record."""
+        """The description of the calibration that is stored with periods."""
         return WatchedCalibration(self.document, self.sha256, self.calibration.method_used)
 
 
@@ -94,7 +94,7 @@ def standard_of(
     networks: Path | None = None,
     named: Sequence[Path] = (),
 ) -> Standard:
-    """Return a calibration with its reference data, made if missing.
+    """Return a calibration with its reference data. Missing reference data are made.
 
     For safety, a features file outside the calibration's folder must be one of the `named` files.
 
@@ -131,7 +131,7 @@ def standard_of(
 
 
 def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
-    """Save new reference data, and call `wrote` with the path. A failure adds a note."""
+    """Save new reference data, and call `wrote` with the path; a failure adds a note."""
     if not standard.is_new:
         return standard
     path, notes = reference_path(standard.document), standard.notes
@@ -196,7 +196,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured period, and its difference from the period of this name in the history."""
+    """A measured period, compared with the period of the same name in the history."""
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
@@ -209,11 +209,11 @@ def measurements(
 ) -> Iterator[Measurement]:
     """Measure and yield every period of a file.
 
-    Only labels are read if the history already has the rows. A period has "grown" if new rows
-    follow the rows of the history.
+    If the history already has the rows, only their labels are read. A period has "grown" if it has
+    the rows of the history and additional rows after them.
 
-    Raises `CovcalError` if the file has no target, is of another classifier, or has a value that is
-    not a date.
+    Raises `CovcalError` if the file has no target, belongs to another classifier, or has an invalid
+    date.
     """
     with FeatureFile(source.path) as file:
         yield from measurements_of(file, source, standard, recorded, late)
@@ -244,7 +244,7 @@ def measurements_of(
         state: Literal["new", "same", "grown", "other"] = "new"
         if before is not None:
             is_known = digest in before.rows_sha256 or (
-                # The rows may come in another order.
+                # The same rows may be in another order.
                 row_sample is not None
                 and (before.rows, before.row_sample) == (len(cut.rows), row_sample)
             )
@@ -300,7 +300,7 @@ def _with_accepted(
         return entry
     confidence = scaled.confidence(target, cut.rows)
     accepted = cut.rows[decision.decision.accepts(confidence, target, cut.rows)]
-    # Count all labels again, because an earlier run may not have used this decision.
+    # Count all labels again, because earlier commands may not have used this decision.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -313,9 +313,9 @@ def _with_accepted(
 def _with_metrics(
     entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
 ) -> Measured:
-    """Add metrics to a period, from `labels` or else estimated.
+    """Add metrics to a period, from `labels` or estimated without labels.
 
-    Metrics in the history are kept, except the cost, because costs.json may have changed.
+    Metrics in the history are kept, except the cost: costs.json may have changed.
     """
     classes, costs = standard.calibration.classes, standard.costs
     wanted = tuple(
@@ -345,7 +345,7 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labels of a file: labels in the file, late labels or picked labels."""
+    """Return labels for a file: from the file itself, from a CSV, or of picked rows."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -361,9 +361,8 @@ def _labels(
 def _digest(target: Domain, rows: Rows) -> tuple[str, RowSample | None]:
     """Return a hash of ids and logits, and a sample of the rows.
 
-    Other content of the file is ignored. A row of the sample is known by its id and logits. If the
-    id is a row number, only the logits count. The sample is None if several sampled rows are equal,
-    because rows cannot be told apart then.
+    Other content of the file is ignored. Rows are recognised by id and logits, or by logits alone
+    if ids are row numbers. The sample is None if several sampled rows are equal.
     """
     digest, total = hashlib.sha256(), 0
     smallest: AnyArray = np.zeros(0, dtype=np.uint64)
@@ -438,7 +437,7 @@ def _mean(shares_of_rows: Float64s) -> float:
 
 
 def joined(first: Measured, second: Measured) -> Measured:
-    """Join two parts of a period. Numbers are averaged, weighted by the number of rows."""
+    """Join two parts of a period. Values are averaged, weighted by the number of rows."""
     rows = np.array([first.rows, second.rows], dtype=np.float64)
 
     def mean(*values: float, weights: Float64s = rows) -> float:
@@ -509,7 +508,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the coordinates of rows, (m, p), or None without features."""
+    """Return the coordinates of rows on the reference axes, (m, p); None without features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
@@ -519,9 +518,9 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the AUCs of a period against both domains, and the effective number of source rows.
+    """Return the AUCs of a period against target and source, and the effective source rows.
 
-    An AUC says how well the best classifier separates the period from a domain. The domains are
+    The AUC measures how well a linear classifier separates the period from a domain. Both are
     assumed to be normal with equal covariance and squared Mahalanobis distance d2. Then the AUC is
     Phi(sqrt(d2 / 2)). After importance weighting, the effective share of source rows is exp(-d2).
     """
@@ -541,7 +540,7 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield the name, the difference of mean ranks, and the variance of ranks of each signal.
+    """Yield the name, the difference of mean ranks and the variance of ranks for each signal.
 
     - `logits`, (n, K): the classifier's logits.
     - `confidence`, (n,): the calibrated confidence in the predicted classes.
@@ -558,6 +557,6 @@ def signals_of(
         if signal.axis is not None and compared is not None:
             values[signal.name] = compared[:, signal.axis]
         if signal.name in values:
-            # Sorted values are ranked much faster.
+            # Ranking is much faster for sorted values.
             ranks = signal.ranks(np.sort(values[signal.name]))
             yield signal.name, float(ranks.mean()) - signal.mean, float(ranks.var())

@@ -1,6 +1,6 @@
 """Watch periods whose logits are in memory, with ``covcal.Watch``.
 
-Each period becomes a features file in memory, for the functions of ``covcal watch``.
+Each period is put into a features file in memory, which ``covcal watch`` can read.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from covcal_cli.watch.segments import PREDICTED, segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import extended, repeated, selected
 
-_IN_MEMORY = Path("the arrays")  # stands for the path of data in memory
+_IN_MEMORY = Path("the arrays")  # shown instead of a path for data in memory
 
 
 class Watch:
-    """Judge later rows with a calibration, period by period, as ``covcal watch`` does.
+    """Judge whether a calibration is still right on later rows, like ``covcal watch``.
 
     Parameters
     ----------
     calibration : path or Calibrator
         A fitted calibrator, or a cal.json with its reference data or features file.
     source_logits, source_labels, target_logits : arrays, optional
-        The arrays on which the calibrator was fitted. Leave these arrays out for a cal.json.
+        The arrays on which the calibrator was fitted. Leave them out for a cal.json.
     target_columns, source_columns : data frames or dicts of arrays, optional
-        Other columns of the source and target rows, for the drift of columns in later rows.
-        `segment` needs the source's columns too.
+        Other columns of the source and target rows, with which later rows are compared. `segment`
+        also needs the columns of the source.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. By default, the
         history is kept in memory.
@@ -71,8 +71,7 @@ class Watch:
     every : str
         The length of a period: day, week, month, quarter or year.
     false_alarms : float
-        Maximum number of false alarms per year. A false alarm says that rows changed, although they
-        did not.
+        Maximum number of false alarms per year. An alarm is false if the rows have not changed.
     stable : int
         An alarm ends after this many periods without another change; 0 for never.
     segment : str, optional
@@ -80,8 +79,8 @@ class Watch:
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud".
     decide : path, optional
-        A decide.json that was made with this cal.json. Periods then have a verdict `promise` on
-        this decision.
+        A decide.json that was made with this cal.json. Each period then has a verdict on its
+        promise (`promise`).
 
     Attributes
     ----------
@@ -170,9 +169,9 @@ class Watch:
         join: bool = False,
         force: bool = False,
     ) -> Period:
-        """Judge the rows of a period, and add it to the history.
+        """Judge the rows of a period, and add the period to the history.
 
-        If labels arrive later, pass the same rows again with their labels.
+        If labels arrive later, pass the same rows again with the labels.
 
         Parameters
         ----------
@@ -180,7 +179,7 @@ class Watch:
             The classifier's logits. A data frame may have a column for each class, named after the
             class, and other columns.
         period : str
-            A name such as "2026-11-29", "2026-W48" or "2026-11". Periods named by dates are sorted
+            A name such as "2026-11-29", "2026-W48" or "2026-11". Periods with such names are sorted
             by time.
         features : array, shape (n, d), optional
             Features, if the calibration was fitted on a file with features.
@@ -188,12 +187,12 @@ class Watch:
             Class names or class numbers, with None or NaN for rows without a label. The labelled
             rows should be a random sample of the period.
         columns : data frame or dict of arrays, optional
-            Other columns whose drift is measured (numbers or categories). Default: the columns of
+            Columns of numbers or categories whose drift is measured. Default: the columns of
             `logits` that are not classes.
         join : bool
-            Add the rows to a period of the history.
+            Add the rows to the period of this name in the history.
         force : bool
-            Replace a period of the history.
+            Replace the period of this name in the history.
 
         Returns
         -------
@@ -204,7 +203,7 @@ class Watch:
         Raises
         ------
         CovcalError
-            If arrays do not fit the calibration, or the history has the period with other rows.
+            If arrays have wrong shapes or classes, or the history has other rows for the period.
         """
         if not period.strip():
             raise ArgumentError("period must be a name, such as 2026-11-29")
@@ -334,12 +333,12 @@ def _require_segment(segment: str | None, arrays: Mapping[str, AnyArray], name: 
 
 
 def _objects(values: Any, name: str) -> AnyArray:
-    """Return an array of objects. `np.asarray` would turn NaN among texts into the text "nan"."""
+    """Return an array of objects, in which NaN among texts does not become "nan"."""
     return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Return objects as numbers if all are numbers, else as texts."""
+    """Convert objects to numbers if all are numbers, else to texts."""
     present = [not is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)

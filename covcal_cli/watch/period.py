@@ -1,4 +1,4 @@
-"""The settings of `covcal watch`, the record of a period, and the result of a run.
+"""The settings of `covcal watch`, the record of a period, and the result of the command.
 
 The record of a period is one line of the history. Labels are used only if you give them by `covcal
 label`, ``--labels`` or ``--target-labels``.
@@ -31,10 +31,10 @@ Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
 UNCHANGED = "no change was found since the calibration"
-_LARGE_DRIFT = 0.1  # By convention, a PSI above this limit is a moderate change.
-_LARGE_SHARE = 0.01  # Minimum share of missing or new values for a drift.
-_LARGEST = 1e15  # Limit of a plausible log evidence.
-HASH_BITS = 52  # Hashes of rows are below 2^52, so that every reader of JSON keeps them.
+_LARGE_DRIFT = 0.1  # By convention, a PSI above this value is a moderate change.
+_LARGE_SHARE = 0.01  # A smaller change in the share of missing or new values is no drift.
+_LARGEST = 1e15  # Maximum plausible logarithm of the evidence.
+HASH_BITS = 52  # Hashes of rows are below 2^52, so that every JSON reader reads them exactly.
 SAMPLED = 64  # Number of hashes in a sample of rows.
 LEAST_SHARED = 0.1
 _LEAST_THRESHOLD = 1.01  # The logarithm of the threshold must be above 0.
@@ -45,7 +45,7 @@ class WatchSettings:
     """The settings of ``covcal watch``."""
 
     by: str | None = None  # A column of dates.
-    every: str = "week"  # A unit of time, or a number of rows, as text.
+    every: str = "week"  # Length of a period: a unit of time, or a number of rows as text.
     false_alarms: float = 0.05  # Maximum number of false alarms per year.
     # Tolerance for the difference between mean confidence and accuracy.
     tolerance: float = 0.05
@@ -70,12 +70,12 @@ class WatchSettings:
 
     @property
     def threshold(self) -> float:
-        """The evidence c at which the alarm is raised (`covcal_cli.watch.verdict`)."""
+        """The threshold c of the evidence, at which the alarm is raised (`watch.verdict`)."""
         return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
 
     @property
     def level(self) -> float:
-        """The significance level of drifts."""
+        """The significance level of the tests for drift."""
         return 1 / self.threshold
 
 
@@ -85,7 +85,7 @@ class WatchedCalibration:
 
     path: Path
     sha256: str
-    method: str  # the method that was used; for auto, the method that auto chose
+    method: str  # the calibration method (for auto, the chosen method)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class PeriodAccuracy:
     accuracy: Share
     low: Share
     high: Share
-    of: str  # Description of the rows or labels from which the accuracy comes.
+    of: str  # Description of the rows or labels with which the accuracy was estimated.
     contradicted: bool = False  # Whether the estimators of the accuracy disagreed.
 
     def __post_init__(self) -> None:
@@ -143,17 +143,17 @@ class ColumnDrift:
     missing_before: Share
     new: Share  # Share of the values that belong to new categories.
     new_categories: tuple[str, ...]  # The most frequent new categories.
-    measure: str  # Name of the statistic in `now` and `before`, such as "median".
+    measure: str  # Name of the statistic whose values are `now` and `before`, such as "median".
     now: str
     before: str
 
     @property
     def size(self) -> float:
-        """The size of a change, by which columns are sorted."""
+        """The size of the change, for sorting columns."""
         return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
 
     def is_drift(self, level: float) -> bool:
-        """Return whether the change is significant at `level`, and large."""
+        """Return whether the change is large and significant at `level`."""
         return self.p <= level and (
             max(self.psi, self.statistic) >= _LARGE_DRIFT or self._is_missing or self._has_new
         )
@@ -185,15 +185,15 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class RaisedAlarm:
-    """The evidence that the rows changed, and the threshold of the alarm (logarithms)."""
+    """The evidence that rows changed, and the threshold of the alarm, both as logarithms."""
 
     log_evidence: Annotated[float, Within(-_LARGEST, _LARGEST)]
     log_threshold: Annotated[float, Within(0, 100)]
     raised: bool
     since: str  # The period in which the change most likely began.
-    signal: str  # The signal with the strongest evidence for a change.
+    signal: str  # Name of the signal with the strongest evidence for a change.
     change: str = ""  # The change in words, or "".
-    # The value of `since` when the alarm was first raised; None if no alarm is raised.
+    # The value of `since` when the alarm was first raised; None without an alarm.
     first_since: str | None = None
 
     def __post_init__(self) -> None:
@@ -202,16 +202,16 @@ class RaisedAlarm:
 
     @property
     def began(self) -> str:
-        """The period in which the change began, the same while the alarm lasts."""
+        """The period in which the change began. It stays the same while the alarm lasts."""
         return self.first_since or self.since
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Periods that are the reference of the alarm, instead of the calibration's rows."""
+    """Periods with which the alarm compares new rows, instead of the calibration's rows."""
 
     since: str  # Its first period.
-    reason: str  # Why the segment began.
+    reason: str  # Why the alarm compares with these periods.
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ class Accepted:
     """The rows of a period that a decision accepts."""
 
     decision: str  # Hash (sha256) of decide.json.
-    error: Share  # Maximum share of wrong rows among accepted rows.
+    error: Share  # Maximum error rate of accepted rows.
     rows: Count  # Number of accepted rows.
-    expected: CurvePoint | None  # Error of the accepted rows, estimated without labels.
+    expected: CurvePoint | None  # Error rate of the accepted rows, estimated without labels.
     labels: PeriodLabels | None  # Accuracy of the accepted rows, from labels.
 
 
@@ -231,7 +231,7 @@ class Promise:
 
     verdict: PromiseVerdict
     labels: Count  # Number of labelled accepted rows in the pooled periods.
-    error: Gap | None  # Error of the accepted rows, from labels.
+    error: Gap | None  # Error rate of the accepted rows, from labels.
     # Number of further labels for a verdict, or None.
     needed: Count | None
 
@@ -244,7 +244,7 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # Mean calibrated confidence.
-    accuracy: PeriodAccuracy | None  # From labels, or else estimated.
+    accuracy: PeriodAccuracy | None  # From labels if there are any, else estimated.
     gap: Gap | None
     verdict: Verdict
     why: str
@@ -253,13 +253,13 @@ class SegmentVerdict:
 
 @dataclass(frozen=True)
 class RowSample:
-    """A summary of the rows of a period, which shows whether two periods have rows in common.
+    """A sample of hashes of rows, which shows whether two periods have rows in common.
 
     A row has the same hash in every period. So the smallest hashes are a random sample of the rows.
     Two periods are compared by their smallest hashes (Broder 1997).
     """
 
-    total: Count  # Sum of the hashes of all rows, modulo 2^52. It does not depend on their order.
+    total: Count  # Sum of the hashes of all rows, modulo 2^52 (in any order).
     smallest: tuple[int, ...]  # The smallest hashes, ascending.
 
     def __post_init__(self) -> None:
@@ -267,7 +267,7 @@ class RowSample:
             raise ValueError("the hashes of rows are not in ascending order")
 
     def joined(self, other: "RowSample") -> "RowSample":
-        """Return the summary of the rows of both periods."""
+        """Return the sample for the rows of both periods together."""
         smallest = sorted({*self.smallest, *other.smallest})[:SAMPLED]
         return RowSample((self.total + other.total) % (1 << HASH_BITS), tuple(smallest))
 
@@ -287,7 +287,7 @@ class RowSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of one period."""
+    """The measured values of one period."""
 
     period: str
     file: Path
@@ -295,7 +295,7 @@ class Measured:
     every: str  # The length of a period, such as "week".
     rows_sha256: tuple[str, ...]  # Hash of the period's rows in each file.
     rows: Count  # Number of rows, perhaps 0.
-    read: Count  # Number of rows that were read: all rows, or a random sample.
+    read: Count  # Number of rows that were read: all rows or a random sample.
     confidence_before: Share  # Mean confidence before calibration.
     confidence: Share  # Mean confidence after calibration.
     predicted: tuple[Share, ...]  # How often each class is predicted.
@@ -309,11 +309,11 @@ class Measured:
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # The variance of the ranks of each signal.
     signal_rows: Count  # Number of rows used for signals and AUCs.
-    # Columns, metrics and segments of a period from several files are empty.
+    # Empty if the period comes from several files, as are metrics and segments.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
-    # None without rows, or if different rows often have the same logits and no id.
+    # None without rows, or if different rows cannot be distinguished.
     row_sample: RowSample | None = None
-    accepted: Accepted | None = None  # The rows that the watched decision accepts.
+    accepted: Accepted | None = None  # The rows that the decision accepts.
     metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.
     segments: tuple[SegmentVerdict, ...] = ()  # The segments, if the user asked for them.
 
@@ -346,7 +346,7 @@ class Period(Document):
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
-    segment: Segment | None  # None if the calibration's rows are the reference
+    segment: Segment | None  # None if new rows are compared with the calibration's rows
     verdict: Verdict
     why: str
     supersedes: bool = False  # Whether this line replaces an earlier line for the same period.
@@ -397,7 +397,7 @@ class Period(Document):
 
     @property
     def promise_answer(self) -> str:
-        """A sentence on whether the decision keeps its promise."""
+        """A sentence on whether the error rate of accepted rows is within the promised limit."""
         promise, accepted = self.promise, self.measured.accepted
         if promise is None or accepted is None:
             return ""
@@ -420,7 +420,6 @@ class Period(Document):
     @property
     def drifts(self) -> list[ColumnDrift]:
         """The kept columns that drifted, with the largest change first."""
-        # The significance level is the inverse of the alarm's threshold.
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
         return sorted(drifted, key=lambda column: -column.size)
@@ -433,20 +432,20 @@ class Period(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Document):
-    """The record that somebody accepted changed rows, which ended an alarm."""
+    """The record that a user accepted changed rows and so ended an alarm."""
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
     version: str
     calibration: str  # Hash (sha256) of the calibration.
-    since: str  # First period of the new segment, in which the change began.
+    since: str  # The period in which the change began. The new segment starts there.
     after: str  # Last period of the old segment.
     reason: str
 
 
 @dataclass(frozen=True)
 class Watched(Document):
-    """The periods of one run of watch, with their verdicts."""
+    """The periods of one ``covcal watch`` command, with their verdicts."""
 
     schema: ClassVar[str] = "covcal.watch/1"
 
@@ -455,7 +454,7 @@ class Watched(Document):
     every: str
     false_alarms: Positive
     tolerance: Share
-    earlier: Count  # number of periods that were in the history before this run
+    earlier: Count  # number of periods that were in the history before this command
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     segments: tuple[SegmentVerdict, ...] = ()

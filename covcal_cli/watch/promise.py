@@ -1,12 +1,12 @@
-"""Test the promise of a decision: at most a share A of the accepted rows is wrong.
+"""Test whether the error rate of accepted rows is at most A, as a decision promised.
 
 The labels of accepted rows are pooled over periods, as `watch.labels` explains. The promise is
-"broken" if the interval of any pool is above A. The probability of a false "broken" is at most 5 %,
-however long you watch. The promise "holds so far" if the interval of the chosen pool ends at A or
-below.
+"broken" if the interval of any pool is above A. The probability of a false "broken" is at most 5 %
+over all periods together. The promise "holds so far" if the interval of the chosen pool ends at A
+or below.
 
-A row with weight w counts as u = w / max w rows. The test stays valid by Bernoulli's inequality for
-the likelihood ratio L of a row: L^u <= 1 + u (L - 1).
+A row with weight w counts as u = w / max w rows. The test stays valid, because the likelihood ratio
+L of a row satisfies Bernoulli's inequality: L^u <= 1 + u (L - 1).
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.watch.labels import FileLabels, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
-# Numbers of labels to suggest.
+# Numbers of labels that can be suggested.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_MOST_LABELS = 20_000  # Maximum number of labels that prove a confidence.
-_PRIOR = 10.0  # Weight of the estimated error, as a number of labels.
+_MOST_LABELS = 20_000  # Larger numbers of labels are not considered.
+_PRIOR = 10.0  # The estimated error rate counts like this number of labels.
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class WatchedDecision:
 
     decision: Decision
     sha256: str  # Hash of decide.json.
-    error: float  # Maximum share A of wrong rows among accepted rows.
+    error: float  # A, the maximum error rate of accepted rows.
 
 
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
@@ -88,9 +88,9 @@ def accepted_in_period(
 
 
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
-    """Judge the promise of a decision after the last period, or return None without a decision.
+    """Test the promise of a decision after the last period; return None without a decision.
 
-    Labels count from the period `start` on, if they were measured with this decision.
+    Only labels from the period number `start` on are used, if measured with this decision.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -132,7 +132,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def labels_to_prove(confidence: float, tolerance: float) -> int | None:
-    """Return the number of labels that prove a right confidence."""
+    """Return how many labels prove that a right confidence is within the tolerance."""
     labels = np.arange(100, _MOST_LABELS + 100, 100, dtype=np.float64)
     low, high = anytime_interval(
         labels * confidence, labels * (1 - confidence), confidence, spent(np.array(0))
@@ -142,7 +142,7 @@ def labels_to_prove(confidence: float, tolerance: float) -> int | None:
 
 
 def error_proved_by(labels: int, confidence: float, tolerance: float) -> float | None:
-    """Return the smallest over-confidence that this number of labels proves, or None."""
+    """Return the smallest over-confidence that `labels` labels can prove, or None."""
     errors = np.arange(0.01, confidence, 0.01)
     right = labels * (confidence - errors)
     _, high = anytime_interval(right, labels - right, confidence, spent(np.array(0)))
@@ -151,7 +151,7 @@ def error_proved_by(labels: int, confidence: float, tolerance: float) -> float |
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels lead to a verdict at the error rate `rate`."""
+    """Return how many more labels give a verdict if the true error rate is `rate`."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

@@ -1,8 +1,8 @@
-"""The reference data of a calibration: a summary of its rows.
+"""The reference data of a calibration, which summarise the calibration's rows.
 
 The data contain quantiles, means and covariances, but no rows. The reference data of cal.json are
-stored beside it, in cal.reference.json (less than 200 kB). The first ``covcal watch`` makes this
-file from the features file of the calibration.
+stored in cal.reference.json, in the same folder (less than 200 kB). The first ``covcal watch``
+makes this file from the features file of the calibration.
 """
 
 import base64
@@ -27,7 +27,7 @@ Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # The names of two signals.
 _ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
-_LARGEST_VARIANCE = 1e12  # Limit of a plausible variance, which is about d for d features.
+_LARGEST_VARIANCE = 1e12  # Maximum plausible variance (about d for d features).
 _LARGEST_RANK_VARIANCE = 0.25  # Largest variance of numbers from 0 to 1.
 _QUANTILES = 257
 _LEAST_TEMPERATURE = 1e-100  # Largest temperature; the smallest is the inverse.
@@ -41,14 +41,14 @@ def reference_path(document: Path) -> Path:
     label = current_label()
     if label is None:
         return document.with_name(f"{document.stem}.reference.json")
-    # On some disks, names that differ only in case or accents are the same file.
+    # On some disks, two names that differ only in case or accents are the same file.
     is_plain = re.fullmatch(r"[a-z0-9_ -]{1,80}", label) is not None
     name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
     return document.with_name(f"{document.stem}.{name}.reference.json")
 
 
 def identity_of(calibration: Calibration) -> str:
-    """Return a hash of the calibration's scaling, and of the current label if there are several."""
+    """Return a hash of the calibration's parameters (and of the label, if there are several)."""
     sha256, label = calibration.scaling_sha256, current_label()
     if label is None:
         return sha256
@@ -62,7 +62,7 @@ def _require(condition: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class Packed:
-    """An array of finite float32 numbers, as text."""
+    """An array of finite float32 numbers, stored as text."""
 
     shape: tuple[int, ...]
     float32: str  # base64 of the numbers in little-endian order, row by row
@@ -78,7 +78,7 @@ class Packed:
 
     @classmethod
     def of(cls, values: Floats) -> "Packed":
-        """Pack an array, with the largest finite number for infinity."""
+        """Pack an array, and replace infinity by the largest finite number."""
         limit = np.finfo(np.float32).max
         packed = np.clip(values, -limit, limit).astype("<f4")
         return cls(tuple(packed.shape), base64.b64encode(packed.tobytes()).decode("ascii"))
@@ -114,8 +114,8 @@ class Signal:
     quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m.
     mean: float  # Mean rank of the reference rows; 1/2 if all values differ.
     variance: float  # Variance of the ranks of the reference rows; 1/12 if all values differ.
-    class_number: int | None = None  # Number of the class, for a class signal.
-    axis: int | None = None  # Number of the coordinate, for an axis signal.
+    class_number: int | None = None  # Class number, if the signal is about a class.
+    axis: int | None = None  # Coordinate number, if the signal is about an axis.
 
     def __post_init__(self) -> None:
         self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
@@ -155,7 +155,7 @@ class ColumnSketch:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance of a domain's coordinates."""
+    """Mean and covariance of the coordinates of a domain's rows."""
 
     rows: int
     mean: Packed  # (p,).
@@ -216,7 +216,7 @@ class Coordinates:
     axes: Axes
     source: Moments
     target: Moments | None
-    # (p,): gradient of the log density ratio of target to source.
+    # (p,), coefficients of the log density ratio of target to source.
     density: Packed | None  # None if the target has no training rows.
 
     def __post_init__(self) -> None:
@@ -233,8 +233,8 @@ class Clusters:
     centres: Packed  # (L, K), the centre of each class that has rows.
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows.
     shares: Packed  # (K,), the share of each class.
-    strays: float  # Share of rows outside the cluster of their predicted class.
-    held_strays: float  # Share of rows outside their cluster, with fixed class shares.
+    strays: float  # Share of rows that are not in the cluster of their predicted class.
+    held_strays: float  # The same share for clustering with fixed class shares.
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -256,8 +256,8 @@ class ClassPlaces:
     Logits are centred: the mean of a row is subtracted.
     """
 
-    classes: tuple[int, ...]  # (m,), classes with enough predicted rows.
-    counts: tuple[int, ...]  # (m,), number of predicted rows of each class.
+    classes: tuple[int, ...]  # (m,), classes that are predicted for enough rows.
+    counts: tuple[int, ...]  # (m,), number of rows with each predicted class.
     means: Packed  # (m, K), mean of the centred logits.
     spreads: Packed  # (m, K), standard deviation of the centred logits.
 
@@ -284,7 +284,7 @@ class SourceSketch:
     wrong_odds: Packed
     predicted: Packed  # (K,), how often each class is predicted.
     clusters: Clusters | None  # None if there are too many classes.
-    places: ClassPlaces | None = None  # None for two classes, or for too many.
+    places: ClassPlaces | None = None  # None for two classes, or for too many classes.
 
     def __post_init__(self) -> None:
         self.right_odds.require_quantiles(self.right, "the right rows")
@@ -306,12 +306,12 @@ class Reference(Document):
 
     calibration_sha256: str  # `identity_of` the calibration
     temperature: float  # T_s, from temperature scaling on the source.
-    baseline: Baseline  # The domain of the reference rows.
-    signals: tuple[Signal, ...]  # The axis signals come last.
+    baseline: Baseline  # The domain whose rows are the reference.
+    signals: tuple[Signal, ...]  # The signals of the axes come last.
     joint: Packed | None  # (p, p), whitening matrix of the ranks on p axes
     coordinates: Coordinates
     source: SourceSketch
-    is_carried_over: bool = False  # Whether the data belong to an earlier calibration.
+    is_carried_over: bool = False  # Whether the data were made for an earlier calibration.
     columns: tuple[ColumnSketch, ...] = ()  # The kept columns that can be compared.
 
     def __post_init__(self) -> None:
@@ -368,7 +368,7 @@ def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
 def read_reference(calibration: Calibration) -> Reference | None:
     """Read the reference data of a calibration; None if the data belong to another calibration.
 
-    Raises `CovcalError` if the file is missing, damaged, or of another kind.
+    Raises `CovcalError` if the file is missing, damaged or no reference data.
     """
     path, fitted = reference_path(calibration.path), calibration.inputs[0].path
     remedy = f"remove this file. covcal watch makes a new file from {fitted}"
@@ -381,10 +381,11 @@ def read_reference(calibration: Calibration) -> Reference | None:
 
 
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
-    """Return the rank of each value in a distribution, from 0 to 1.
+    """Return the rank of each value in a reference distribution, from 0 to 1.
 
-    `quantiles`, (m,), are the quantiles at the probabilities (i + 1/2) / m, ascending. Between
-    quantiles, ranks are interpolated. A value equal to several quantiles gets their mean rank.
+    `quantiles`, (m,), are the quantiles at the probabilities (i + 1/2) / m, ascending. Ranks
+    between quantiles are interpolated. If several quantiles are equal to a value, its rank is their
+    mean rank.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
@@ -392,7 +393,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    # Equal quantiles cause a division by 0, which is corrected below.
+    # Equal quantiles cause a division by 0; the result is replaced below.
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m
@@ -403,11 +404,11 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
 
 
 def quantiles(values: Floats) -> Packed:
-    """Return quantiles of values (n,), from which `ranks` computes ranks."""
+    """Return quantiles of values (n,), for use with `ranks`."""
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles contain every value if there are at most 257.
+    # Hazen's quantiles contain every value if there are at most 257 values.
     places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
     lower = np.floor(np.maximum(places, 0)).astype(np.int64)
     upper = np.minimum(lower + 1, len(ordered) - 1)

@@ -1,10 +1,10 @@
-"""Judge the segments of a period: the rows that have the same value in a kept column.
+"""Judge the segments of a period. A segment is the rows with the same value in a column.
 
-A segment is compared with the calibration's rows that have this value. The accuracy is estimated
-with the source rows of the segment. Intervals and p-values are corrected for the number of
-segments.
+A segment is compared with the calibration's rows that have the same value. Its accuracy is
+estimated with the source rows that have the same value. Intervals and p-values are corrected for
+the number of segments.
 
-Only labels can judge segments by predicted class.
+The segments of a predicted class can only be judged with labels.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ _LEAST_SOURCE = 50  # Minimum number of source rows for an estimate.
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of a column, with the calibration's rows of each segment."""
+    """The values of a column, with the calibration's rows for each value."""
 
     column: str
     settings: WatchSettings
@@ -47,7 +47,7 @@ class Segments:
 def segments_by(
     column: str, settings: WatchSettings, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments of a column, or none if the calibration's file has changed."""
+    """Return the segments of a column; no segments if the calibration's file has changed."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, settings, {}, {})

@@ -1,11 +1,11 @@
 """Make the reference data of a calibration, and compute the signals of `covcal watch`.
 
-A signal is one number per row, such as the confidence. Ranks of new rows and of reference rows are
+A signal is one number per row, such as the confidence. The ranks of new rows and reference rows are
 compared, as in the Mann-Whitney test.
 
-Reference rows are the target's training and validation rows. Density ratio and aligned logits were
-fitted to training rows. The reference rows for both are only validation rows. The source's training
-rows are never used, because the classifier was trained on them.
+Reference rows are the target's training and validation rows. For the density ratio and aligned
+logits, only validation rows are used, because both were fitted to training rows. The source's
+training rows are never used, because the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -42,11 +42,14 @@ _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # Maximum number of classes for clusters in the reference data.
 _MOST_CLASSES_PLACED = 50  # Maximum number of classes for `ClassPlaces` in the reference data.
 _MOST_CLASSES = 10  # Maximum number of classes whose changes are tested.
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # Limits of the axes, and of the values in all axes.
+_MOST_AXES, _MOST_NUMBERS = (
+    16,
+    20_000,
+)  # Maximum number of axes, and maximum number of values in all axes.
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # Ridge on the diagonal of the correlation matrix.
 _STEPS = 8  # Number of subspace iterations.
-# Domains are compared with at most 10 million numbers, but with at least 1000 rows.
+# Domains are compared with up to 10 million numbers, but with at least 1000 rows.
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000
 _MOST_ROWS = 5000  # Maximum number of rows for computing the axes.
 _CONSTANT = 1e-7  # Relative standard deviation below which a column counts as constant.
@@ -54,7 +57,7 @@ _RIDGE = 1e-3  # Ridge of the covariance, as a share of the mean variance.
 
 
 def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
-    """Return the source and its labelled validation rows, or None for too few rows."""
+    """Return the source and its labelled validation rows; None if there are too few rows."""
     source = file.source
     if source is None or source.n_classes < _LEAST_CLASSES:
         return None
@@ -68,8 +71,8 @@ def reference_of(
 ) -> Reference | None:
     """Make the reference data of a calibration from its features file.
 
-    Return None if there are fewer than 2 labelled source validation rows. `scaled` are the logits
-    that the calibration scales. `seed` is for subsampling.
+    Return None if there are fewer than 2 labelled source validation rows. `scaled` has the logits
+    before calibration. `seed` is for drawing samples of rows.
     """
     sketched = sketched_rows(file, seed)
     if sketched is None:
@@ -130,7 +133,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return the mean logits of each predicted class, or None."""
+    """Return mean and spread of the logits for each predicted class, or None."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = clusters.places(logits, clusters.LEAST_ROWS_OF_CLASS)
@@ -148,7 +151,7 @@ def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
 
 
 def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Domain, Rows]:
-    """Return the reference rows in the calibration's features file, with their domain."""
+    """Return the domain and the numbers of the reference rows in the features file."""
     domain = file.require_target() if reference.baseline == "target" else file.require_source()
     return domain, _baseline_rows(domain, reference.coordinates.of, seed)
 
@@ -172,11 +175,11 @@ def _signals(
 
 
 def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
-    """Fit coordinates, moments and density ratio to both domains."""
+    """Fit axes, moments and the density ratio to source and target."""
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # Use equally many rows of each domain, so that both determine the axes.
+    # Use equally many rows of both domains, so that both influence the axes.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)
@@ -188,20 +191,17 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
     return Coordinates(of, axes, both[0], both[1] if target is not None else None, density)
 
 
-# Computing the signals.
-
-
 def watched_classes(predicted: Float64s) -> list[int]:
-    """Return the most frequently predicted classes, ascending, for which there are signals.
+    """Return the classes that have signals: the most frequently predicted classes, ascending.
 
-    Two classes need one signal, because their margins differ only in sign.
+    Two classes have one signal, because their margins differ only in sign.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
 
 
 def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
-    """Return the margins of classes, shape (len(classes), n).
+    """Return the margin of each class for each row, shape (len(classes), n).
 
     The margin of a class is its logit minus the highest other logit.
     """
@@ -222,7 +222,7 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
 def signal(
     name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
 ) -> Signal:
-    """Summarise the values (n,) of a signal on the reference rows."""
+    """Return the reference distribution of a signal from its values (n,)."""
     sketch = quantiles(values)
     own_ranks = ranks(sketch.values, values)
     mean, variance = float(own_ranks.mean()), float(own_ranks.var())
@@ -230,7 +230,7 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Return a signal for each axis of coordinates (n, p), and their whitening matrix.
+    """Return a signal for each axis of the coordinates (n, p), and the signals' whitening matrix.
 
     Constant coordinates are left out.
     """
@@ -244,11 +244,8 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
     return signals, Packed.of(np.linalg.inv(np.linalg.cholesky(correlations)))
 
 
-# The coordinates are principal components of the points.
-
-
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the maximum number of rows for comparing domains, by number of columns."""
+    """Return the maximum number of rows with which domains are compared."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 
@@ -269,7 +266,7 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
 
 
 def fit_axes(cloud: Floats, seed: int) -> Axes:
-    """Return the leading principal axes of standardised points (n, d), by subspace iteration."""
+    """Compute the leading principal axes of standardised points (n, d) by subspace iteration."""
     mean, scale = cloud.mean(axis=0, dtype=np.float64), cloud.std(axis=0, dtype=np.float64)
     varies = (scale > _CONSTANT * np.abs(mean)) & (scale > np.finfo(np.float32).tiny)
     scale = np.where(varies, scale, np.maximum(1.0, np.abs(mean)))

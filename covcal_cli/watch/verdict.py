@@ -1,27 +1,28 @@
-"""Judge a period: whether its confidence is right, and whether its rows changed.
+"""Judge whether the confidence of a period is right, and whether its rows changed.
 
-Most changes of the rows leave the confidence right, so there are two answers. The verdict compares
-the gap (mean confidence minus accuracy) with a tolerance. The alarm says whether the rows changed.
+The confidence stays right after most changes of the rows, so there are two answers. The verdict
+compares the gap (mean confidence minus accuracy) with a tolerance. The alarm says whether the rows
+changed.
 
-The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
-have begun in any period j. For every signal, two groups of rows are compared: the rows from period
-j on ("after"), and the earlier rows with the reference rows ("before"). Let u be the rank of a row
-among the reference rows, and D the mean of u over "after" minus the mean over "before". The
-variance of D is v = var(u) (1 / n_after + 1 / n_before). Without a change, D is approximately
-normal with mean 0. Suppose that a change moves the mean rank by a random amount from N(0, tau^2).
-Then the likelihood ratio of change to no change is
+The alarm detects a change at an unknown time, with a guaranteed rate of false alarms. A change may
+have begun in any period j. For every signal, two groups of rows are compared. The group "after" has
+the rows from period j on. The group "before" has the earlier rows and the reference rows. Let u be
+the rank of a row among the reference rows, and D the mean of u over "after" minus the mean over
+"before". The variance of D is v = var(u) (1 / n_after + 1 / n_before). Without a change, D is
+approximately normal with mean 0. Suppose that a change moves the mean rank by a random amount from
+N(0, tau^2). Then the likelihood ratio of change to no change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
 The test is group-invariant, so the true mean of the reference is not needed (Perez-Ortiz et al.,
 "E-statistics, group invariance and anytime-valid testing", 2024). Without a change, E_j has mean 1.
-For p uncorrelated signals, the square root has the power p, and D^2 is a sum of p squares. An
-average of E_j over values of tau and signals has mean 1 too, even if the signals are correlated.
+For p uncorrelated signals together, the square root has the power p, and D^2 is a sum of p squares.
+An average of E_j over values of tau and signals has mean 1 too, even if the signals are correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
-"E-detectors", 2024). Without a change, R minus the number of periods is a martingale. So R reaches
-c within n periods with probability n / c at most: Ville's inequality (MATHEMATICS, section 12). The
-alarm is raised if R reaches c = periods per year / allowed false alarms per year.
+"E-detectors", 2024). Without a change, R minus the number of periods is a martingale. By Ville's
+inequality, R reaches c within n periods with probability n / c at most (MATHEMATICS, section 12).
+The alarm is raised if R reaches c = periods per year / allowed false alarms per year.
 """
 
 import math
@@ -48,20 +49,20 @@ from covcal_cli.watch.period import (
 )
 from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
-# E_j is averaged over these values of tau, in standard deviations of a row's rank.
+# Values of tau over which E_j is averaged, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
-# Maximum number of periods in which a change may have begun.
+# Maximum number of tested starts of a change.
 _MOST_STARTS = 1000
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """The evidence that the rows have changed, after the last period."""
+    """The evidence after the last period that rows have changed."""
 
     log_evidence: float  # Logarithm of R.
     log_threshold: float  # Logarithm of c.
     raised: bool  # Whether R is at least c.
-    start: int  # Number of periods before the most likely start of the change.
+    start: int  # Index of the period in which the change most likely began.
     signal: int  # Index of the strongest signal; the first axis stands for all axes.
 
 
@@ -75,10 +76,10 @@ def alarm(
 ) -> Alarm:
     """Return the alarm after the last period.
 
-    - `rows`, `means`, (t, S): the number of rows, and their mean rank minus the mean rank of the
-      reference rows, by period and signal. A missing signal has 0 rows.
-    - `reference_rows`, `variances`, (S,): for each signal, the number of reference rows, and the
-      variance of their ranks (positive).
+    - `rows`, `means`, (t, S): number of rows, and mean rank minus the reference rows' mean rank, by
+      period and signal. A missing signal has 0 rows.
+    - `reference_rows`, `variances`, (S,): number of reference rows, and positive variance of their
+      ranks, by signal.
     - `threshold`: the threshold c of R, above 1.
     - `joint`, (p, p): the whitening matrix of the last p standardised signals, which are tested
       together.
@@ -98,7 +99,7 @@ def alarm(
     if joint is not None:
         squares = ((standard[:, single:] @ joint.T) ** 2).sum(axis=1, keepdims=True)
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
-    # Without rows after a start, E is 1 (no evidence).
+    # Without rows after a start, E is 1, which is no evidence.
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
     by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
@@ -118,10 +119,10 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-# Minimum change of a class's share to be mentioned, in standard deviations of a row.
+# Smaller changes of a class's share are not mentioned (in standard deviations of a row).
 _SMALLEST = 0.02
 _RAREST = 1e-4
-_ALIKE = 0.55  # Minimum AUC of a difference between old and new rows.
+_ALIKE = 0.55  # With a smaller AUC, old and new rows count as equal.
 
 
 def verdict_on(
@@ -129,9 +130,10 @@ def verdict_on(
 ) -> tuple[Verdict, Gap | None, str]:
     """Return the verdict, the gap of the period, and the reason.
 
-    The gap from labels (`pool`) decides. If its interval is too wide and contains the estimated
-    gap, the estimated gap decides. The interval of an estimated accuracy is the middle half of its
-    range. In the benchmark, labels contradict 10 of 116 of these verdicts "holds".
+    The gap from labels (`pool`) is used first. If its interval is too wide and contains the gap
+    estimated without labels, the estimated gap is used. The interval of an estimated accuracy is
+    the middle half of the estimate's range. In the benchmark, labels contradict 10 of 116 of these
+    verdicts "holds".
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
@@ -164,7 +166,7 @@ def verdict_on(
 
 
 def gap_of(confidence: float, accuracy: PeriodAccuracy) -> Gap:
-    """Return the gap of a mean confidence and an accuracy, with its interval."""
+    """Return mean confidence minus accuracy, with an interval."""
     low, high = confidence - accuracy.high, confidence - accuracy.low
     return Gap(min(max(confidence - accuracy.accuracy, low), high), low, high)
 
@@ -199,9 +201,8 @@ def alarm_of(
 ) -> tuple[Alarm, str]:
     """Return the alarm after the last period, and the signal with the strongest evidence.
 
-    `signals` has the number of rows and the differences of mean ranks, by period.
+    For each period, `signals` has the number of rows, and the differences of mean ranks by signal.
     """
-    # A constant signal has no ranks to compare.
     moving = [signal for signal in reference.signals if signal.variance > 0]
     if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
@@ -262,9 +263,6 @@ def _named(signal: Signal, reference: Reference) -> str:
     return signal.name if signal.axis is None else together
 
 
-# A change in words.
-
-
 def change_in_words(
     entries: Sequence[Measured],
     reference: Reference,
@@ -272,10 +270,10 @@ def change_in_words(
     signal: str,
     baseline: Measured | None = None,
 ) -> str:
-    """Describe a change, from the periods since it began.
+    """Describe the change of the rows in `entries`, the periods since the change began.
 
-    `signal` is the name of the strongest signal. Periods are compared with the calibration's rows,
-    or with `baseline`.
+    `signal` is the name of the signal with the strongest evidence. `entries` are compared with the
+    calibration's rows, or with `baseline`.
     """
     rows = np.array([entry.rows for entry in entries], dtype=np.float64)
     rows = rows / max(rows.sum(), 1.0)
@@ -287,10 +285,9 @@ def change_in_words(
         return words if len(entries) == 1 else f"{words}, on average since then"
 
     def squared_change(number: int) -> float:
-        """Return the squared change of a share, divided by its sampling variance per row."""
         return (float(predicted[number]) - before[number]) ** 2 / max(before[number], _RAREST)
 
-    # The share of predictions of each class before the change. A class is predicted if its margin
+    # Share of rows with each predicted class before the change. A class is predicted if its margin
     # is above 0.
     before = {
         entry.class_number: 1 - float(entry.ranks(np.zeros(1))[0])
@@ -299,7 +296,7 @@ def change_in_words(
     }
     if baseline is not None:
         before = {number: float(baseline.predicted[number]) for number in before}
-    if len(classes) == 2:  # Both margins are one signal, so add the other class.
+    if len(classes) == 2:  # Two classes have one signal, so add the other class.
         before |= {1 - number: 1 - share for number, share in before.items()}
     most = max(before, key=squared_change, default=None)
     strongest = next((entry for entry in reference.signals if entry.name == signal), None)
@@ -332,8 +329,6 @@ def _share_in_words(name: str, share: float, usual: float) -> str:
     now, before = percent(share, digits), percent(usual, digits)
     return f"class {name} is predicted for {now} of the rows instead of {before}"
 
-
-# The results of gates.
 
 _GATES: Mapping[FailOn, str] = {
     "off": "confidence not off",

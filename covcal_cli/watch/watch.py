@@ -1,8 +1,8 @@
-"""``covcal watch``: judge whether an old calibration is still right on new rows.
+"""``covcal watch``: judge whether a calibration is still right on new rows.
 
 Each period is measured without labels, and compared with the reference data of the calibration. The
-verdict says whether the confidence is off by more than a tolerance. Separately, an alarm says
-whether the rows changed.
+verdict says whether mean confidence and accuracy differ by more than a tolerance. Separately, an
+alarm says whether the rows changed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,14 +67,13 @@ def watch(
     """Judge the periods of files, and append them to a history.
 
     - `files`: features or adapted files with a target. A file is one period, unless `settings.by`
-      or `settings.every` divides it. ``NAME=FILE`` gives a period a name; by default it is the name
-      of the file. Without files, `labels` are joined to the periods of the history.
+      or `settings.every` divides it. ``NAME=FILE`` gives a period a name (default: the name of the
+      file). Without files, `labels` are for the periods of the history.
     - `document`: the calibration.
-    - `settings`: how files are divided into periods, and how periods are judged.
-    - `history`: a file of JSON lines. The periods in this file are evidence, and new periods are
-      appended.
+    - `settings`: the length of periods, the tolerance and other settings.
+    - `history`: a file of JSON lines with earlier periods. New periods are appended.
     - `networks`: the adapted file with the networks, if it has moved.
-    - `labels`: a CSV with labels that arrived late, in the columns id and label.
+    - `labels`: a CSV with the columns id and label, for labels that arrived later.
     - `decide`: a decide.json of this calibration, whose promise is tested.
     - `costs`: a costs.json of `covcal decide`, for the mean cost of a row if all rows are accepted.
     - `join`: add rows to a period of the history. `force`: replace the rows of a period.
@@ -82,7 +81,7 @@ def watch(
 
     Raises `OutputExistsError` if the history has a period of the same name with other rows. Raises
     `UnusedOptionError` if `networks` are given and the calibration does not need them. Raises
-    `CovcalError` if a file does not fit the calibration, or two periods have the same name.
+    `CovcalError` if a file belongs to another classifier, or two periods have the same name.
     """
     calibration = read_calibration(document)
     if networks is not None and not calibration.scaling.reads_aligned:
@@ -118,7 +117,7 @@ def watch(
     reported, notes, now = extended(
         entries_now, earlier, standard, on_disk=history is not None, join=join, force=force
     )
-    # Write the reference data when the input can no longer be refused.
+    # Write the reference data last, when no input can cause an error any more.
     standard = with_written_reference(standard, wrote)
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
@@ -177,7 +176,7 @@ def extended(
     join: bool,
     force: bool,
 ) -> tuple[list[Period], list[str], History]:
-    """Judge measured periods. Return the periods to report, notes, and the new history.
+    """Judge measured periods, and return the reported periods, notes and the new history.
 
     If `on_disk` is true, the periods are appended to the file of the `earlier` history.
     """
@@ -205,7 +204,7 @@ def extended(
 
 
 def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
-    """Return the files of recorded periods, and a warning for each file that is not opened.
+    """Return the files of earlier periods, and a warning for each file that is not opened.
 
     For safety, a file outside the history's folder must be named in the command.
     """
@@ -346,7 +345,7 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
 
 def selected(measurements: Sequence[Measurement]) -> list[str]:
-    """Return a warning about periods whose labelled rows are not a random sample."""
+    """Return warnings about periods whose labelled rows are not a random sample."""
     of = [measurement for measurement in measurements if measurement.selection]
     if not of:
         return []
@@ -359,7 +358,7 @@ def selected(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def repeated(measurements: Sequence[Measurement], recorded: Mapping[str, Measured]) -> list[str]:
-    """Return a warning about new periods with rows that another period has too."""
+    """Return warnings about new periods that have rows in common with other periods."""
     owners: dict[int, Measured] = {}
     repeats = []
     entries = [measurement.entry for measurement in measurements if measurement.state == "new"]
