@@ -1,9 +1,9 @@
 """``covcal decide``: choose which target predictions to accept, and prediction sets.
 
 Predictions with a confidence above a threshold are accepted. Without labels, the expected error of
-these rows, plus a margin, is at most the limit. With labels from ``covcal pick --for``, exact tests
-find the threshold (`maths.acceptance`). Labels to which the calibration was fitted are not used,
-and the test split is not read.
+the accepted rows, plus a margin, is at most the limit. With labels from ``covcal pick --for``,
+exact tests find the threshold (`maths.acceptance`). Labels to which the calibration was fitted are
+not used, and the test split is not read.
 
 With ``--promise-by``, each group of rows has its own threshold and its own tests. The groups share
 the allowed error probability equally (Bonferroni), so all promises hold together with the requested

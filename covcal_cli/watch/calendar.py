@@ -150,7 +150,7 @@ def place_in_time(name: str) -> tuple[str, int] | None:
             numbers = [int(part) for part in parts.groups()]
             try:
                 return kind, _number(kind, numbers)
-            except ValueError:  # for example 30 February
+            except ValueError:  # a date that does not exist, such as 30 February
                 return None
     return None
 

@@ -327,7 +327,7 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 def _require_segment(segment: str | None, arrays: Mapping[str, AnyArray], name: str) -> None:
     if segment not in (None, PREDICTED) and f"columns/{segment}" not in arrays:
         raise ArgumentError(
-            f"{name} has no column {segment!r}, which segment names: give it in {name}, or "
+            f"{name} has no column {segment!r}, but segment needs it: add the column, or "
             f"pass segment={PREDICTED!r}"
         )
 
@@ -368,7 +368,7 @@ def _standard_of_arrays(
 ) -> Standard:
     if source_logits is None or source_labels is None:
         raise ArgumentError(
-            "the Calibrator keeps no arrays: give the source_logits, source_labels and "
+            "the Calibrator does not store its arrays: give the source_logits, source_labels and "
             "target_logits on which it was fitted"
         )
     source = calibrator.rows(source_logits)
@@ -392,7 +392,7 @@ def _standard_of_arrays(
         scaled = ScaledLogits(calibration.scaling)
         reference = reference_of(file, scaled, calibration.seed, identity_of(calibration))
         if reference is None:
-            raise TooFewRowsError("a watch needs at least 2 source rows: give more")
+            raise TooFewRowsError("Watch needs at least 2 source rows: give more rows")
         rows = source_rows_of(file, calibration, reference)
         segments = None
         if (column := settings.segment) is not None:

@@ -211,7 +211,7 @@ class Segment:
     """Periods with which the alarm compares new rows, instead of the calibration's rows."""
 
     since: str  # Its first period.
-    reason: str  # Why the alarm compares with these periods.
+    reason: str  # Why new rows are compared with these periods.
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class Measured:
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # The variance of the ranks of each signal.
     signal_rows: Count  # Number of rows used for signals and AUCs.
-    # Empty if the period comes from several files, as are metrics and segments.
+    # Columns, metrics and segments are empty if a period comes from several files.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
     # None without rows, or if different rows cannot be distinguished.
     row_sample: RowSample | None = None

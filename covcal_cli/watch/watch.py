@@ -123,7 +123,7 @@ def watch(
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
-        f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise: "
+        f"{decide} was made on rows of {path}. Labels of these rows cannot test the promise: "
         "give labels for rows of other files"
         for path in of_decision
     ]
@@ -217,13 +217,11 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
     for source in files:
         if leaves_folder_of(source.path, history):
             warnings.append(
-                f"{source.path} is outside the folder of {history}, so labels are not joined "
-                f"to its rows: give {source.path} to covcal watch too"
+                f"{source.path} is outside the folder of {history}, so its rows get no labels: "
+                f"give {source.path} to covcal watch too"
             )
         elif not source.path.is_file():
-            warnings.append(
-                f"{source.path} is gone, so labels are not joined to its rows: put it back"
-            )
+            warnings.append(f"{source.path} does not exist, so its rows get no labels: put it back")
         else:
             sources.append(source)
     return sources, warnings
@@ -454,7 +452,7 @@ def _notes(
         )
     if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(
-            "source and target are not compared, because the periods lack the features of "
+            "periods are not compared with source and target, because they lack the features of "
             f"{calibration.inputs[0].path.name}: extract the periods with features"
         )
     return tuple(notes)
