@@ -114,7 +114,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the names of the method that trusts COT, and of the method without COT."""
+    """Return the method to choose if COT is trusted, and the method to choose otherwise."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -206,7 +206,7 @@ def _fit_to_labels(
 ) -> Calibration:
     try:
         problem = Problem(file, settings, settings.loss)
-    # Without labelled source rows, the target labels are enough.
+    # A fit to target labels needs no labelled source rows.
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)

@@ -146,7 +146,7 @@ class Calibrator:
         ------
         CovcalError
             If there are too few rows, the target prior is invalid, or T is at the end of its range.
-            For arrays of different lengths or classes, the error is also a ValueError.
+            If arrays have different lengths or classes, the error is also a ValueError.
         """
         columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")

@@ -259,8 +259,8 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
 def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tuple[str, bool]:
     """Test whether the confidence of labelled rows agrees with their number of errors.
 
-    Return a sentence, and whether the confidence is significantly wrong. The calibration must not
-    have been fitted to these labels.
+    Return a sentence about the test, and whether the confidence is significantly wrong. The
+    calibration must not have been fitted to these labels.
     """
     blocks = ScaledLogits(calibration.scaling).confidences(target, draw.rows)
     confidence = np.concatenate([values for _, values in blocks])

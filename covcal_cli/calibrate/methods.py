@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
-# What a method needs. "estimate" stands for unlabelled target rows.
+# What a method needs. Methods that need an "estimate" need unlabelled target rows.
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
@@ -20,7 +20,7 @@ class Method:
     """A calibration method."""
 
     name: str
-    # Which logits are scaled. None means the aligned logits if the file has them.
+    # The logits that the method scales. If None, these are the aligned logits if the file has them.
     forecaster: "Forecasters | None"
     fit: str
     help: str

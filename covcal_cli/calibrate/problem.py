@@ -86,7 +86,7 @@ class EstimateSettings:
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # Class frequencies on the target, instead of `target_prior`.
+    # Class frequencies on the target. If given, they replace `target_prior`.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -212,7 +212,7 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 
 MAX_DISCRIMINATED = 500_000
-# If the confidence is below the source accuracy by this difference, covcal prints a note.
+# Covcal prints a note if the mean confidence is 15 points or more below the source accuracy.
 _FAR_BELOW = 0.15
 _CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom.
 _LOG_STEP = 1e-3  # Tolerance in log T.
@@ -225,7 +225,7 @@ class MethodFit:
     """The fitted scaling of a method, with checks, notes and warnings."""
 
     scaling: Scaling
-    # mean losses on labelled source validation rows, at T and at T = 1
+    # Mean losses on labelled source validation rows, at the fitted T and at T = 1.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
@@ -271,7 +271,7 @@ class Validation:
         accuracy, confidence = 1 - errors / len(self), 1.0
         if len(self) >= FEW_ROWS and errors > 0 and accuracy >= _FAR_BELOW:
             confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        # a note instead of a warning, because random forests are always under-confident
+        # This is not a warning, because random forests are always under-confident.
         if accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {percent(confidence, 1)} but the "
@@ -321,7 +321,7 @@ class Problem:
 
     @property
     def fullest(self) -> ForecasterName:
-        """Which logits methods use by default: "aligned" if the file has them, else "original"."""
+        """The default forecaster: "aligned" for an adapted file, else "original"."""
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:
@@ -448,7 +448,8 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        M is 1 for the classifier's discriminator. At most `MAX_DISCRIMINATED` target rows are used.
+        M is the number of discriminators; the classifier has one. At most `MAX_DISCRIMINATED`
+        target rows are used.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows

@@ -213,7 +213,7 @@ class _ProgressLines:
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     warnings: set[str] = field(default_factory=set)
-    made: set[Path] = field(default_factory=set)  # results of steps that ran again
+    made: set[Path] = field(default_factory=set)  # paths of results that were made again
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:

@@ -70,9 +70,9 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"
-# Below this difference of mean target confidence and estimated accuracy, `auto` keeps `temp`.
+# `auto` keeps `temp` if mean target confidence and estimated accuracy differ by less than 3 points.
 SAME = 0.03
-# Covcal warns if the mean target confidence is below the estimated accuracy by this difference.
+# Covcal warns if the mean target confidence is 5 points or more below the estimated accuracy.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
@@ -93,8 +93,8 @@ _NO_CLUSTERS = "the classes form no clusters"
 class Estimates(Mapping[str, Estimate]):
     """The estimates of all estimators, by name.
 
-    An estimate is computed when it is first read. `prior`, (K,), are class frequencies of the
-    target from the user.
+    An estimate is computed when it is first read. `prior`, (K,), are the class frequencies that the
+    user gives for the target.
     """
 
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:

@@ -10,9 +10,9 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-OT is the optimal transport cost. It misses some errors, but the difference cancels this bias if the
-bias is equal in both domains. If the user gives class frequencies, source rows are weighted to have
-the same class frequencies.
+The optimal transport cost OT misses some errors. The difference OT_target - OT_source cancels this
+bias if it is equal in both domains. If the user gives class frequencies, source rows are weighted
+to have the same class frequencies.
 
 The interval is computed by the delta method, from the solution of the transport problem:
 
@@ -23,8 +23,8 @@ The interval is computed by the delta method, from the solution of the transport
 | pi . v + mean_j net_j | optimal cost |
 
 **Solver.** `transport` solves the semi-dual problem (Peyre and Cuturi, Computational Optimal
-Transport, section 5.1). It moves the masses r_j of rows to the masses pi_k of classes. The cost is
-the maximum of a concave function D.
+Transport, section 5.1). `transport` moves the masses r_j of rows to the masses pi_k of classes at
+the lowest cost. The cost is the maximum of a concave function D.
 
 | symbol | meaning |
 |---|---|
@@ -98,7 +98,8 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     """Find the cheapest way to move the masses of n rows to K classes.
 
     `costs`, (K, n), are between 0 and 1. `masses`, (K,), are the masses of the classes, and
-    `row_masses`, (n,), those of the rows, by default equal. Both sum to 1.
+    `row_masses`, (n,), those of the rows, by default equal. `masses` and `row_masses` each sum to
+    1.
     """
     used = np.flatnonzero(masses > 0)
     some, pi = costs[used], masses[used]

@@ -112,8 +112,8 @@ def rlls_penalty(inputs: EstimatorInputs) -> float:
 def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Minimise ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    `joint` is C, (K, P), with one column per class that has source rows. A ridge regression has the
-    same solution; bisection finds its penalty.
+    `joint` is C, (K, P), with one column per class that has source rows. The minimum is found by
+    ridge regressions, whose penalty is adjusted by bisection.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -136,7 +136,7 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
     """Minimise theta H theta / 2 - slope theta for theta >= -1, by block principal pivoting.
 
-    Also return which elements are above -1. Source: Judice and Pires 1994.
+    Return theta, and which elements of theta are above -1. Source: Judice and Pires 1994.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())

@@ -52,8 +52,8 @@ def match_accuracy(
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    The accuracy is clipped by `possible_confidence`. `labels`, (n,), are by default the classes
-    with the largest logits. `offsets` are b, (K,), by default 0. Offsets need labels.
+    First, `possible_confidence` clips the accuracy. `labels`, (n,), are by default the classes with
+    the largest logits. `offsets` are b, (K,), by default 0. Offsets need labels.
     """
     n, K = len(logits), int(logits.shape[1])
     wanted = possible_confidence(accuracy, n, K)

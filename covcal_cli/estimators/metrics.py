@@ -89,7 +89,7 @@ class MetricEstimate:
     value: NonNegative | None  # None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # number of rows behind the metric: expected or predicted rows of the class
+    # number of rows on which the metric is based
     rows: NonNegative
     interval: str
     group: str | None = None  # None for all rows
@@ -341,7 +341,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows behind a metric, and the metric if there are enough rows."""
+    """Return the number of rows on which a metric is based, and the metric if they are enough."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:

@@ -391,7 +391,7 @@ class OutputEvidence:
     def _whole_size(self, size: float) -> float | None:
         """Round a number that is nearly whole.
 
-        Return None if it cannot be a sum of rounded values.
+        For rounded outputs, return None for other numbers.
         """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
@@ -528,7 +528,7 @@ class OutputEvidence:
     def doubt_on_order(self) -> str | None:
         """A warning if the columns may be ranks instead of classes, or None.
 
-        Class scores can have the same order too, if one class is far more frequent. Then
+        Real class scores can also have the same order, if one class is far more frequent. Then
         `SourceAccuracy.is_as_promised` decides.
         """
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS

@@ -142,7 +142,7 @@ class BoundTerms:
     nothing.
     """
 
-    weighted_error: float  # Mean of (1/g - 1/2) L over the losses L of source validation rows.
+    weighted_error: float  # Mean weighted loss of source validation rows.
     discriminator_error: float
     max_weight: float
     factor: float  # lambda = (1+U)^3

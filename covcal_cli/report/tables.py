@@ -204,7 +204,7 @@ def differences_table(
         display = metric.screen if on_screen else metric.report
         if metric.name not in metrics:
             continue
-        # Paired differences can be very small.
+        # Precise differences need more digits.
         is_precise = difference.high - difference.low < 4 * 0.0005
         digits = 2 if is_precise else 1
         value, low, high = (
