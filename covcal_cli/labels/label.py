@@ -57,7 +57,7 @@ class Agreement:
 
     @property
     def kappa_name(self) -> str:
-        """The name of the kappa statistic: Cohen's or Fleiss'."""
+        """The name of the statistic, Cohen's kappa or Fleiss' kappa."""
         return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 

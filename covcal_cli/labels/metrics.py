@@ -28,7 +28,7 @@ is a function of these cells, and g_i is its derivative with respect to y_i. By 
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
-where v_i comes from `Draw.variances`. The interval is Wilson's. A metric needs at least
+where v_i comes from `Draw.variances`. The metric has Wilson's interval. A metric needs at least
 `LEAST_LABELS` labelled rows in its denominators. On 51 development shifts (50 to 500 labels, 3
 draws each), 91 to 97 % of these intervals contained the metric of all rows.
 """

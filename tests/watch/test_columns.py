@@ -347,7 +347,9 @@ class TestSegments:
         columns = {name: columns_of(400, 7)[name] for name in ("amount", "hour")}
         columns["amount"][:200] *= 4
         watch = covcal.Watch(shops / "cal.json", segment="shop")
-        with pytest.raises(covcal.CovcalError, match="columns has no column 'shop', which segm"):
+        with pytest.raises(
+            covcal.CovcalError, match="columns has no column 'shop', but segment needs it"
+        ):
             watch.observe(week["logits"], period="2026-W10", columns=columns)
         shop = week["columns/shop"].astype(str)
         watch.observe(
