@@ -50,7 +50,7 @@ PROBLEMS = {
     SHIFT_WITHIN_CLASSES: "the logits within each class are unchanged",
     "source clusters": "the source's classes form no clusters",
     SOURCE_ERRORS: f"fewer than {MIN_SOURCE_ERRORS} source errors",
-    "temperature limit": "T is at the end of its range",
+    "temperature limit": "T is at an end of its range",
     "under-confidence": "the confidence looks too low",
 }
 # Probability of a false warning about the errors of confident source rows.
@@ -123,7 +123,7 @@ def shift_within_classes(move: float) -> Guard:
     """
     passed = move >= MIN_MOVE
     text = (
-        f"the rows of each predicted class have moved by {_told_apart(move, MIN_MOVE, 2)} "
+        f"the logits of the predicted classes have moved by {_told_apart(move, MIN_MOVE, 2)} "
         f"standard deviations (at least {MIN_MOVE} needed)"
     )
     text += "" if passed else ". Perhaps only the class frequencies changed"

@@ -481,7 +481,7 @@ class OutputEvidence:
                 return (
                     f"every row sums to about {most:g}, as quantised scores from 0 to {most:g} do"
                 )
-        return f"every row sums to about {_short(total)}, as shares of {_short(total)} do"
+        return f"every row sums to about {_short(total)}, like probabilities times {_short(total)}"
 
     def doubts(self) -> tuple[str, ...]:
         """Return warnings about unusual outputs, except `doubt_on_order`."""
@@ -560,15 +560,15 @@ class OutputEvidence:
         if are_logits and self.width == 2 and self.sums == (0, 0) and self.low < 0:
             return (
                 f"the two outputs are z and -z in all {self.rows} rows. If z is the log odds, as "
-                "in scikit-learn, give z alone, because softmax reads a pair as odds of exp(2 z)"
+                "in scikit-learn, give z alone, because the softmax of the pair has log odds of 2 z"
             )
         largest = max(-self.low, self.high)
         limit = 0.5 if self.width == 2 and largest <= 0.5 else 1.0
         if are_logits and self.low < 0 and 0.9 * limit < largest <= limit:
             return (
                 f"all outputs of {self.rows} rows lie between {-limit:g} and {limit:g}, which "
-                "is unusual for logits. Give the values before tanh, or cosines times the "
-                "scale of training"
+                "is unusual for logits. If the model ends with tanh, give the values before it. "
+                "Multiply cosines by the scale used in training"
             )
         middle = sum(self.sums) / 2
         # Centred logits also have a constant sum, but about 0.

@@ -64,7 +64,7 @@ WORDS = {
     "votes of 50": "every row sums to 50, as votes of 50 trees do, so each row is scaled",
     "votes of 7": "every row sums to 7, as votes of 7 trees do, so each row is scaled",
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
-    "shares of 3.5": "every row sums to about 3.5, as shares of 3.5 do",
+    "shares of 3.5": "every row sums to about 3.5, like probabilities times 3.5",
     "clipped": "all outputs lie between 0.02 and 0.98, like clipped probabilities",
     "sigmoids": "all outputs of 240 rows lie between 0 and 1 and rows do not sum to 1",
 }
