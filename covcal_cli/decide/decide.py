@@ -267,8 +267,6 @@ def decide(
 
 
 class _Labelled:
-    """The rows that `pick` drew, with their inclusion probabilities."""
-
     def __init__(
         self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
     ) -> None:
@@ -310,8 +308,6 @@ class _Labelled:
 
 
 class _Promise:
-    """A promise about the error rate of all accepted rows, or of a group."""
-
     def __init__(
         self, labelled: _Labelled, settings: DecideSettings, rankings: Sequence[Ranking], group: int
     ) -> None:
@@ -332,7 +328,6 @@ class _Promise:
         return min(looks, key=lambda look: look[0])
 
     def _look(self, look: int) -> tuple[float, LabelUse]:
-        """Return the lowest threshold that passes the test, or infinity."""
         level, numbers = self._level(look), list(self._labelled.used)[:look]
         ranking = self._rankings[look > 1]
 
@@ -422,7 +417,6 @@ def _sets(
 
 
 def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
-    """Return the suggested number of labels for all groups together."""
     useful = {group: offer for group, offer in offers.items() if offer[0]}
     if not useful:
         return _NO_OFFER

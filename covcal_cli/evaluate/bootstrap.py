@@ -225,7 +225,6 @@ def _loss(name: str, confidence: Float64s, correct: bool) -> Float64s:
 
 
 def _cell_probabilities(counts: Integers, confidence: Float64s, correct: bool) -> Float64s:
-    """Return the probability that a hypothetical row lies in each cell."""
     weights = counts * np.clip(confidence if correct else 1 - confidence, 1e-12, 1.0)
     return np.asarray(weights / weights.sum())
 
@@ -518,7 +517,6 @@ class PairedRows:
         return differences
 
     def _hypothetical_differences(self, name: str) -> list[float]:
-        """Return the difference in loss of a hypothetical row of each rare outcome."""
         counts = self._counts.sum(axis=0)
         filled = np.flatnonzero(counts)
         if len(filled) == 0:
@@ -570,8 +568,6 @@ class PairedRows:
 
 @dataclass(frozen=True)
 class _Side:
-    """The gaps of one calibration in every cell; each array has shape (cells,)."""
-
     place: Integers
     gaps: Float64s
 

@@ -282,7 +282,6 @@ def evaluate(
 
 
 def _is_unread(files: Sequence[FeatureFile], results: Iterable[Calibration | Decision]) -> bool:
-    """Return whether the files have only target rows, which no other step has read."""
     made_from = {entry.sha256 for result in results for entry in result.inputs}
     return all(
         file.source is None and MARKED not in file.handle and file.sha256() not in made_from
@@ -352,8 +351,6 @@ def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool)
 
 
 class _Collector:
-    """Collects the counts of each calibration, each pair of calibrations and each group."""
-
     def __init__(
         self,
         versions: Collection[Version],

@@ -196,12 +196,10 @@ class _Runs:
 
     @cached_property
     def sizes(self) -> Float64s:
-        """Number of rows in each run, shape (runs,)."""
         return np.diff(self.ends)
 
     @cached_property
     def errors(self) -> Float64s:
-        """Number of wrong rows in each run, shape (runs,)."""
         return np.diff(self.errors_at_ends)
 
     @property
@@ -226,7 +224,6 @@ class _Runs:
 
 
 def _runs(rows: RankedRows) -> Iterator[_Runs]:
-    """Yield the runs in several parts, which limits the memory."""
     stop, errors = len(rows), 0
     while stop > 0:
         start = rows.first_of_its_value(max(0, stop - _CHUNK))

@@ -71,7 +71,7 @@ LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has
 _OWN_ATTRIBUTES = ("schema", "complete")
 # If rows can have several labels, names of the datasets of each label end like this.
 _OF_EACH_LABEL = ("/logits", "/labels")
-_AGAIN = "put the labels in again with covcal label"
+_AGAIN = "add the labels again with covcal label"
 # Allowed dtype kinds of the datasets for rows, (m,), and for batches, (B,).
 _OF_ROWS = {"rows": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu", "labels": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
@@ -331,7 +331,7 @@ def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
     Raises `ValueError` if the labels are hidden.
     """
     if (draw.labels == HIDDEN_LABEL).any():
-        raise ValueError("the labels of the draw are hidden: read it with picked_labels")
+        raise ValueError("the labels of the draw are hidden: read the draw with picked_labels")
     for name in _OF_ROWS:
         writer.write(f"{group}{MARKED}/{name}", getattr(draw, name))
     for name in ("drawn", "population", "seed"):
@@ -354,7 +354,6 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return a description of the damage if a stored draw is damaged, else None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "a row does not exist in the target, or occurs twice"

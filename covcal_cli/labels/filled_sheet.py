@@ -158,8 +158,6 @@ def _require_columns(table: LabelTable, *, has_labels: bool) -> None:
 
 @dataclass(frozen=True)
 class _DrawCell:
-    """A cell of the column ``draw``."""
-
     batch: int  # Number of the batch, from 0.
     place: int  # Place of the row in the draw, from 0.
     numbers: bytes  # Stratum, inclusion probability and confidence.
@@ -429,7 +427,6 @@ def plain_number(label: str) -> str:
 
 
 def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels are sorted in the way of a spreadsheet."""
     try:
         keys = [(float(label.replace(",", ".")), "") for label in labels]
     except ValueError:

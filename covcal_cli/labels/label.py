@@ -323,7 +323,6 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
-    """Return the class number of every line of a sheet, `UNKNOWN_LABEL` without a label."""
     names = file.classes[:2] if file.is_forecast_of_right else file.classes
     classes = named_classes(names)
     if not all(name.endswith(str(number)) for number, name in enumerate(names)):
@@ -336,7 +335,6 @@ def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class number of a label. Upper and lower case are equal."""
     same = [name for name in classes.names if name.casefold() == text.casefold()]
     for name in (text, filled_sheet.plain_number(text), *(same if len(same) == 1 else ())):
         if classes.index(name) is not None:
@@ -400,10 +398,6 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 
 
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
-    """Return Fleiss' kappa.
-
-    For each row, `counts` has the number of labels of each class.
-    """
     sizes = [count.total() for count in counts]
     pairs = [
         (sum(k * k for k in count.values()) - size) / (size * (size - 1))

@@ -126,7 +126,6 @@ def page(
 
 
 def _source(text: str) -> str:
-    """Return the hash of an inline script or style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -169,8 +168,6 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
 
 
 class _Thumbnails:
-    """An `ImagePipeline` that turns images into data URIs."""
-
     row_shape: "RowShape" = (1,)
     dtype = "object"
 

@@ -294,8 +294,6 @@ def pick(
 
 
 class _Outputs:
-    """The files to write: a sheet and a page for each labeller."""
-
     def __init__(
         self, output: Path | None, page: Path | None, images: Path | None, labellers: int
     ) -> None:
@@ -490,7 +488,6 @@ def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
 
 
 def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: Path) -> None:
-    """Raise a CovcalError if the decision's calibration used labels that are not in the file."""
     fitted = read_calibration(document).labelled_rows
     if fitted is None:
         return

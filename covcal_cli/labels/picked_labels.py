@@ -25,7 +25,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
     labels: Labels = file.handle[LABELS][:].astype(draw.labels.dtype)
     if len(labels) and not (labels.min() >= UNKNOWN_LABEL and labels.max() < len(file.classes)):
         raise CovcalError(
-            f"{file.path}: a stored label is not a class: put the labels in again with covcal label"
+            f"{file.path}: a stored label is not a class: add the labels again with covcal label"
         )
     return replace(draw, labels=labels)
 

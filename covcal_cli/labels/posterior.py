@@ -119,7 +119,6 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
 
 
 def _matched(log_ts: Float64s, profiles: Float64s, offset: float, accuracy: float) -> float:
-    """Return log T for which the mean confidence equals the accuracy."""
     means = sigmoid(profiles + offset).mean(axis=1)
     return float(np.interp(accuracy, means[::-1], log_ts[::-1]))
 

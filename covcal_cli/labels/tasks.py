@@ -143,7 +143,6 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of a task for each person who labelled it."""
     cells = _texts(task["data"])
     annotations = [
         annotation
@@ -197,7 +196,6 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
 
 
 def _of_line(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of an item in a JSON_MIN export from Label Studio."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     cells = _texts(item)

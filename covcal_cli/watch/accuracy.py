@@ -183,7 +183,6 @@ def source_rows_of(
 
 
 def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
-    """Return the user's class frequencies, and whether every class has a logit."""
     prior = calibration.target_prior.shares
     has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     return None if prior is None else np.array(prior), has_all_classes
@@ -206,7 +205,6 @@ def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
 
 
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
-    """Yield the accuracy estimates by clustering, and by clustering with fixed class shares."""
     source, clusters = sketch.source, sketch.source.clusters
     # Two classes have only one dimension of logits, which is too few for clustering.
     if clusters is None or logits.shape[1] == 2:
@@ -226,7 +224,6 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:
-    """Return `count` values whose quantiles are `quantiles`."""
     if count == 0 or len(quantiles) == 0:
         return quantiles[:0]
     return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]

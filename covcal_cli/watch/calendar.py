@@ -95,7 +95,6 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
 
 
 def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
-    """Return the date of each row as a day number (`date.toordinal`), (n,)."""
     if by not in target.columns:
         columns = ", ".join(target.columns) or "none"
         raise CovcalError(

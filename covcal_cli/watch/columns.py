@@ -147,7 +147,6 @@ def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
 
 
 def _present(values: AnyArray) -> AnyArray:
-    """Return the values that are not missing: texts as bytes, numbers as float32."""
     if values.dtype.kind == "S":
         stripped: AnyArray = np.char.strip(values)
         return np.asarray(stripped[stripped != b""])
@@ -178,7 +177,6 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the category with the largest change of its share, and both shares."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before

@@ -129,7 +129,6 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Add lines to a history that other processes have appended to the file."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
@@ -241,7 +240,6 @@ def _judged(
     places: Mapping[str, int],
     standard: Standard,
 ) -> Period:
-    """Judge the last period, with earlier periods as evidence."""
     entry, settings = so_far[-1], standard.settings
 
     def alarm_since(segment: Segment | None) -> RaisedAlarm:

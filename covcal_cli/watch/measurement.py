@@ -345,7 +345,6 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return labels for a file: from the file itself, from a CSV, or of picked rows."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -508,7 +507,6 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the coordinates of rows on the reference axes, (m, p); None without features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None

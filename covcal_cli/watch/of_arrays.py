@@ -338,7 +338,6 @@ def _objects(values: Any, name: str) -> AnyArray:
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Convert objects to numbers if all are numbers, else to texts."""
     present = [not is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)

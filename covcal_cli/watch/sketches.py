@@ -133,7 +133,6 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return mean and spread of the logits for each predicted class, or None."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = clusters.places(logits, clusters.LEAST_ROWS_OF_CLASS)
@@ -175,7 +174,6 @@ def _signals(
 
 
 def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
-    """Fit axes, moments and the density ratio to source and target."""
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]

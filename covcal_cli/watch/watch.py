@@ -290,7 +290,6 @@ def _shown(
 
 
 def _require_own_rows(entry: Measured, others: Mapping[str, Measured]) -> None:
-    """Raise an error if another period has the same rows."""
     for name, other in others.items():
         if entry.has_rows_of(other):
             raise CovcalError(
