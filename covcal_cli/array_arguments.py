@@ -155,6 +155,20 @@ def require_columns(expected: list[Any] | None, values: Any, where: str) -> None
     raise ArgumentError(" ".join(lines))
 
 
+def require_like_fit(
+    rows: Float64s, values: Any, classes: int, columns: list[Any] | None, owner: str
+) -> None:
+    """Refuse logits with other classes or columns than those that were passed to fit.
+
+    `rows` are the logits of `values`, (n, K). `owner` is the class that was fitted.
+    """
+    if rows.shape[1] != classes:
+        raise ArgumentError(
+            f"logits have {rows.shape[1]} classes, but the {owner} was fitted to {classes}"
+        )
+    require_columns(columns, values, "the logits that were passed to fit")
+
+
 def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | None:
     """Return the column names as the classes if every label is a column name, else None."""
     if not columns or not set(np.unique(labels).tolist()) <= set(columns):

@@ -364,7 +364,7 @@ def require_shares(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value < 1:
             hint = f"; did you mean {value / 100:g}?" if 1 < value < 100 else ""
-            raise CovcalError(f"{name} must be between 0 and 1, not {value:g}{hint}")
+            raise ArgumentError(f"{name} must be between 0 and 1, not {value:g}{hint}")
 
 
 def require_at_least(what: str, value: float, least: float) -> None:

@@ -34,6 +34,7 @@ from covcal_cli.array_arguments import (
     numbers_of,
     require_class_order,
     require_columns,
+    require_like_fit,
 )
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate_file
@@ -285,14 +286,9 @@ class Calibrator:
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
-        if rows.shape[1] != len(self.classes_):
-            raise ArgumentError(
-                f"logits have {rows.shape[1]} classes, but the Calibrator was fitted to "
-                f"{len(self.classes_)}"
-            )
         names: AnyArray | None = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
-        require_columns(columns, logits, "the logits that were passed to fit")
+        require_like_fit(rows, logits, len(self.classes_), columns, "Calibrator")
         require_class_order(self.classes_, logits, "logits")
         # A few rows of votes look like logits, so compare them with the logits of `fit`.
         share, largest = getattr(self, "_share_and_largest", (1.0, math.inf))

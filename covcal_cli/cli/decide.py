@@ -148,8 +148,7 @@ def decide(
         write_document(content, output, force=force)
         console.screen("\n\n".join(filter(None, parts)))
     console.warn(gathered({name: list(entry.warnings) for name, entry in decisions.items()}))
-    for text in gathered({name: texts for name, (_, texts, _) in of_label.items()}):
-        console.note(text)
+    console.note(*gathered({name: texts for name, (_, texts, _) in of_label.items()}))
     if not to_stdout:
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
@@ -184,8 +183,7 @@ def answer(decision: "Decision", output: str) -> str:
             future = "" if decision.covers == "these rows" else ", and of similar future rows,"
             basis = "" if use is None else f" ({use.labels} labels, {use.wrong} wrong)"
             promised = sum(group.threshold is not None for group in decision.groups)
-            of_groups = f"In {promised} of {len(decision.groups)} groups: "
-            groups = "" if use is not None else of_groups
+            groups = f"In {promised} of {len(decision.groups)} groups: " if use is None else ""
             facts["Promise"] = (
                 f"{groups}At most {limit} of these rows{future} are wrong, with "
                 f"{short_percent(decision.certainty)} certainty{basis}"

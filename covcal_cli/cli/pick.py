@@ -127,7 +127,7 @@ def pick(
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
-    from covcal_cli.formats.decision import rows_file_of
+    from covcal_cli.formats.decision import ROLES_OF_ROWS, input_of
     from covcal_cli.formats.features import ALL, SPLITS
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.labels.pick import PickSettings
@@ -163,7 +163,7 @@ def pick(
     console = Console(quiet=quiet, verbose=verbose)
     if file is None and decision is not None:
         labels = labels_of(None, [decision], remedy="make it with covcal decide")
-        file = for_first_label(labels, partial(rows_file_of, decision))
+        file = for_first_label(labels, partial(input_of, decision, *ROLES_OF_ROWS))
         console.note(f"covcal pick reads {file}, because {decision} was made from this file")
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"

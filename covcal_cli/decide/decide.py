@@ -13,7 +13,6 @@ certainty.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError, percent, require_shares
 from covcal_cli.estimators.guards import errors_of_confident
-from covcal_cli.estimators.inputs import Estimate
+from covcal_cli.estimators.inputs import ESTIMATED, Estimate
 from covcal_cli.estimators.metrics import MetricEstimate, read_costs
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
@@ -35,12 +34,11 @@ from covcal_cli.labels.draws import Draw, frame_rows, inclusions_for_decision, r
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
 from covcal_cli.maths import acceptance
-from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, Ranking, Sampling
+from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, Candidate, Ranking, Sampling
 from covcal_cli.multilabel import current_label
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import Input
 
-SPLITS_READ = ("train", "validation")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # A number of labels is suggested only if this share of the rows can then be accepted.
@@ -56,6 +54,7 @@ _LABEL_SOME = "label some rows that covcal pick --for draws"
 # Number of labels, share of rows to accept, and probability that the labels are enough.
 _Offer = tuple[int, float, float]
 _NO_OFFER = 0, 0.0, 0.0
+_NOTHING = Candidate(math.inf, 0, 0, -1)  # Accepts no row.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,17 +118,15 @@ def decide(
         scaled = ScaledLogits(calibration.scaling, aligned)
         target = file.require_target()
         draw = draw_with_labels(file)
-        splits = draw.batches[0].splits if draw.batches else SPLITS_READ
+        splits = draw.batches[0].splits if draw.batches else ESTIMATED
         rows = frame_rows(target, splits)
         if not len(rows):
             raise CovcalError(
                 f"{path} has no target {' or '.join(splits)} rows ({target.counts()}): give "
                 "another file, or another --split"
             )
-        names, groups = [""], np.zeros(len(rows), dtype=np.int64)
         by, is_joint = settings.promise_by or settings.by, settings.promise_by is None
-        if by is not None:
-            names, groups = numbered_groups(target, by, rows, file.classes)
+        names, groups = numbered_groups(target, by, rows, file.classes)
         if not is_joint and len(names) > MOST_GROUPS:
             raise CovcalError(
                 f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} are allowed: "
@@ -168,7 +165,9 @@ def decide(
                 )
         sets = None
         if settings.coverage is not None:
-            usable = labelled if uses_labels and labelled.is_uniform else None
+            # The coverage of sets needs random draws from all rows.
+            is_uniform = list(labelled.used.values()) == [-1] * len(draw.batches)
+            usable = labelled if uses_labels and is_uniform else None
             sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
@@ -179,15 +178,14 @@ def decide(
         above, cheapest, costs = np.full(len(names), math.inf), None, None
         uses: dict[int, LabelUse] = {}
         offers: dict[int, _Offer] = {}
-        ranking = Ranking(scores, [])
-        rankings = [ranking.believing(beliefs_of(curve, parts)) for parts in _BELIEFS]
+        ascending = np.sort(scores)
+        rankings = [Ranking(ascending, beliefs_of(curve, parts)) for parts in _BELIEFS]
         sizes = np.bincount(promises, minlength=len(names))
         used = [] if settings.error is None else np.flatnonzero(sizes).tolist()
         for group in used:
             parts = rankings
             if len(used) > 1:
-                own_scores = scores[promises == group]
-                parts = [entry.part(own_scores) for entry in rankings]
+                parts = [entry.part(scores[promises == group]) for entry in rankings]
             promise = _Promise(labelled, settings, parts, group)
             if uses_labels:
                 above[group], uses[group] = promise.tested()
@@ -201,12 +199,9 @@ def decide(
             wrong, costs = read_costs(settings.costs, file.classes)
             cheapest = sample.cheapest(wrong, costs.review or 0.0, predicted, cost)
             above[0] = rankings[0].threshold(round(cheapest.share * len(rows)))
-        if is_joint:
-            above[:] = above[0]
-        is_accepted = scores > (above[0] if is_joint else above[groups])
-        accepted = np.bincount(groups[is_accepted], minlength=len(names))
+        accepted = np.bincount(groups[scores > above[promises]], minlength=len(names))
         share = float(accepted.sum() / len(rows))
-        accepts, warnings = sample.confidence[0] > above[groups[of_sample]], []
+        accepts, warnings = sample.confidence[0] > above[promises[of_sample]], []
         if not uses and share:
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
@@ -233,8 +228,8 @@ def decide(
             expected = sample.expected(inside, together, n, sizes[group])
             threshold = float(above[group]) if n else None
             of_promise = threshold, uses.get(group), offers.get(group, _NO_OFFER)[0]
-            point = GroupPoint(name, sizes[group], expected, *(() if is_joint else of_promise))
-            points.append(point)
+            more = () if is_joint else of_promise
+            points.append(GroupPoint(name, sizes[group], expected, *more))
         return Decision(
             error=settings.error,
             certainty=settings.certainty or _CERTAINTY,
@@ -277,16 +272,8 @@ class _Labelled:
         regions = [region_of(batch.score) for batch in draw.batches]
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
+        self.wrong: Booleans = target.logits(draw.rows).argmax(axis=1) != draw.labels
         self.inclusions: list[Float64s] = []
-
-    @cached_property
-    def wrong(self) -> Booleans:
-        return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all rows had the same probability of being drawn."""
-        return list(self.used.values()) == [-1] * len(self.draw.batches)
 
     def unusable(self, calibration: Calibration, document: Path) -> str | None:
         if not (self.is_used & self.draw.labelled).any():
@@ -346,9 +333,7 @@ class _Promise:
         scores, wrong = self._scores[is_used], self._wrong[is_used]
         candidates = acceptance.plan(ranking, region, limits).candidates
         passed = acceptance.passed(candidates, scores, wrong)
-        if not candidates:
-            return math.inf, LabelUse(len(scores), 0, 0, -1, look)
-        shown = candidates[max(passed - 1, 0)]
+        shown = (*candidates, _NOTHING)[max(passed - 1, 0)]
         above = scores > shown.threshold
         counts = int(above.sum()), int((above & wrong).sum())
         use = LabelUse(len(scores), *counts, shown.wrong, look)
@@ -417,9 +402,8 @@ def _sets(
 
 
 def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
-    useful = {group: offer for group, offer in offers.items() if offer[0]}
-    if not useful:
-        return _NO_OFFER
-    labels = int(np.minimum(sizes, max(offer[0] for offer in useful.values())).sum())
-    share = sum(offer[1] * sizes[group] for group, offer in useful.items()) / sizes.sum()
-    return labels, float(share), min(offer[2] for offer in useful.values())
+    """Return the suggested number of labels for all groups together."""
+    most = max((labels for labels, *_ in offers.values()), default=0)
+    share = sum(part * sizes[group] for group, (_, part, _) in offers.items()) / sizes.sum()
+    chance = min((chance for labels, _, chance in offers.values() if labels), default=0.0)
+    return int(np.minimum(sizes, most).sum()), float(share), chance

@@ -114,12 +114,12 @@ class Decision:
             mean = float(scores.mean())
             unsure = Sample(values, self.temperature, accuracy or (_LOWEST * mean, mean, 1.0))
             parts = BELIEFS[0] if accuracy else (0.0, 0.5, 1.0)
-            beliefs = beliefs_of(unsure.curve(), parts)
+            ranking = Ranking(np.sort(scores), beliefs_of(unsure.curve(), parts))
             wrong = values[drawn].argmax(axis=1) != known_labels
-            self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
+            self.threshold_ = self._promised(ranking, scores[drawn], wrong)
         elif self.error is not None:
             accepted = int(thresholds.largest_share(sample.curve(), self.error) * len(scores))
-            self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
+            self.threshold_ = Ranking(np.sort(scores), []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
         if self.coverage is not None and len(drawn):
             excluded = thresholds.right_excluded(drawn, self.coverage)
@@ -159,10 +159,5 @@ class Decision:
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
         values = array_arguments.logits_of(logits, "logits")
-        if values.shape[1] != self._classes:
-            raise CovcalError(
-                f"logits have {values.shape[1]} classes, but the Decision was fitted to "
-                f"{self._classes}"
-            )
-        array_arguments.require_columns(self._columns, logits, "the logits that were passed to fit")
+        array_arguments.require_like_fit(values, logits, self._classes, self._columns, "Decision")
         return probabilities(values, self.temperature).T

@@ -18,6 +18,7 @@ LAC (Sadinle, Lei & Wasserman 2019), but without empty sets.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -38,42 +39,36 @@ _SHARES = 200
 Accuracy = tuple[float, float, float]  # low end, estimate, high end
 
 
+@dataclass
 class Sample:
-    """A sample of target rows with calibrated probabilities.
+    """A sample of target rows with calibrated probabilities."""
 
-    - `logits`, (n, K).
-    - `temperature`: the calibration's temperature.
-    - `accuracy`: low end, estimate and high end of the accuracy. By default, the calibrated
-      probabilities are assumed to be right.
-    - `labels`, (n,): predicted classes. Default: the classes with the largest logit.
-    - `source`: the confidence of labelled source rows, (m,), and which of these rows are wrong.
-    """
+    logits: Floats  # (n, K)
+    temperature: float  # T of the calibration.
+    # Without an accuracy, the probabilities are assumed to be right.
+    accuracy: Accuracy | None
+    # Predicted classes, (n,). Default: the classes with the largest logit.
+    labels: Labels | None = None
+    # The confidence of labelled source rows, (m,), and which of these rows are wrong.
+    source: tuple[Float64s, Booleans] = (NONE, NO_FLAGS)
 
-    def __init__(
-        self,
-        logits: Floats,
-        temperature: float,
-        accuracy: Accuracy | None,
-        labels: Labels | None = None,
-        source: tuple[Float64s, Booleans] = (NONE, NO_FLAGS),
-    ) -> None:
-        self._logits, self._labels, self._accuracy, self._source = logits, labels, accuracy, source
-        self._temperatures = [temperature] * 3
-        if accuracy is not None:
-            self._temperatures[1:] = [self._matched(accuracy[0]), self._matched(accuracy[2])]
+    def __post_init__(self) -> None:
+        self._temperatures = [self.temperature] * 3
+        if self.accuracy is not None:
+            self._temperatures[1:] = [self._matched(end) for end in self.accuracy[::2]]
 
     def _matched(self, accuracy: float) -> float:
-        return match_accuracy(self._logits, accuracy, self._labels).temperature
+        return match_accuracy(self.logits, accuracy, self.labels).temperature
 
     @cached_property
     def confidence(self) -> list[Float64s]:
         """The confidence, (n,), for the estimated, lowest and highest accuracy."""
-        return [confidences(self._logits, t, self._labels) for t in self._temperatures]
+        return [confidences(self.logits, t, self.labels) for t in self._temperatures]
 
     @cached_property
     def probabilities(self) -> Float64s:
         """Calibrated probabilities, shape (n, K)."""
-        return softmax(self._logits, self._temperatures[0]).T
+        return softmax(self.logits, self._temperatures[0]).T
 
     def curve(
         self, rows: Booleans | slice = slice(None), *, count_source: bool = False
@@ -92,7 +87,7 @@ class Sample:
             if count_source:
                 of_source, high = self._source_error(confidence[0][best[-1]])
                 error, highest = max(error, of_source), max(highest, high)
-                if self._accuracy is None:
+                if self.accuracy is None:  # There is no range.
                     lowest = highest = error
             points.append(_point(float(share), error, highest, lowest))
         return tuple(points)
@@ -127,12 +122,15 @@ class Sample:
     def share_beyond_source(self, accepted: Booleans) -> float:
         """Return the share of accepted rows with a higher confidence than every source row."""
         confidence = self.confidence[0][accepted]
-        source, _ = self._source
+        source, _ = self.source
         return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
 
     def _source_error(self, least: float) -> tuple[float, float]:
-        """Return the error rate of source rows above a confidence, and its upper limit."""
-        confidence, wrong = self._source
+        """Return the error of source rows with at least this confidence, and its high end.
+
+        The high end is that of Wilson's interval. Without source rows, both are 0.
+        """
+        confidence, wrong = self.source
         flags = wrong[confidence >= least]
         error = float(flags.mean()) if len(flags) else 0.0
         return error, wilson(error, len(flags), _LEVEL)[1] if len(flags) else 0.0
@@ -140,10 +138,10 @@ class Sample:
     def cut(self, coverage: float) -> float:
         """Return the minimum probability of a class in a prediction set, without labels."""
         probabilities = mass = self.probabilities
-        if self._accuracy is not None:
-            low, accuracy, _ = self._accuracy
+        if self.accuracy is not None:
+            low, accuracy, _ = self.accuracy
             careful = self._matched(accuracy - _TOWARDS_LOW * (accuracy - low))
-            mass = softmax(self._logits, careful).T
+            mass = softmax(self.logits, careful).T
         rows, top = np.arange(len(probabilities)), probabilities.argmax(axis=1)
         needed = coverage * len(rows) - float(mass[rows, top].sum())
         if needed <= 0:
@@ -171,7 +169,7 @@ class Sample:
         """
         m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
-        costs = costs_of_best(self._logits, self._temperatures, wrong, predicted, order, of_all)
+        costs = costs_of_best(self.logits, self._temperatures, wrong, predicted, order, of_all)
         totals = [(sums[sizes] + review * (m - sizes)) / m for sums in costs]
         best = int(totals[0].argmin())
         ends = sorted(float(total[best]) for total in totals)

@@ -22,7 +22,7 @@ from covcal_cli.evaluate.limits import (
 from covcal_cli.evaluate.metrics import MAIN, METRICS
 from covcal_cli.evaluate.result import GATED, Change, Evaluation, Verdict, measured_name
 from covcal_cli.forecast import NONE, read_named
-from covcal_cli.formats.decision import calibration_of
+from covcal_cli.formats.decision import input_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
@@ -134,7 +134,7 @@ def assess(
     `UnusedOptionError` if no calibration needs the given `networks`.
     """
     if decision is not None and not documents:
-        documents = [calibration_of(decision)]
+        documents = [input_of(decision, "calibration")]
     if path is None and not documents:
         documents = [Path("cal.json")]
     calibrations = read_named(documents, networks, names)

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Floats, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, require_shares
 from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import SPLITS, Domain
@@ -29,7 +28,7 @@ ACCEPT, REVIEW = "accept", "review"
 SCORE = "confidence"  # The name of the score that ranks rows.
 Cost = Annotated[float, Within(0, 1e100)]
 Covered = Literal["future rows", "these rows"]
-_OF_ROWS = ("features", "adapted")  # The kinds of input files that contain target rows.
+ROLES_OF_ROWS = ("features", "adapted")  # The kinds of input files that contain target rows.
 
 
 @dataclass(frozen=True)
@@ -160,22 +159,17 @@ class Decision(Document):
     scaling_sha256: str = ""
 
     def __post_init__(self) -> None:
-        for name, share in (("error", self.error), ("certainty", self.certainty)):
-            if share is not None and not 0 < share < 1:
-                raise ValueError(f"{name} is {share}, not between 0 and 1")
+        require_shares(error=self.error, certainty=self.certainty)
         if not self.splits or not set(self.splits) <= set(SPLITS):
             raise ValueError(f"splits must be some of {', '.join(SPLITS)}")
-        if not self.curve:
-            raise ValueError("curve is empty")
-        for point, following in pairwise(self.curve):
-            if not point.share < following.share:
-                raise ValueError("the shares in curve are not in ascending order")
+        shares = [point.share for point in self.curve]
+        if not shares or shares != sorted(set(shares)):
+            raise ValueError("curve is empty, or its shares are not in ascending order")
         if self.is_promise and self.labels is None and self.promise_by is None:
             raise ValueError("a promise without labels")
-        if not any(entry.role == "calibration" for entry in self.inputs):
-            raise ValueError("inputs have no calibration")
-        if not any(entry.role in _OF_ROWS for entry in self.inputs):
-            raise ValueError("inputs name no file with rows")
+        for roles in (("calibration",), ROLES_OF_ROWS):
+            if not any(entry.role in roles for entry in self.inputs):
+                raise ValueError(f"inputs have no {' or '.join(roles)} file")
 
     @property
     def accepts_rows(self) -> bool:
@@ -197,9 +191,8 @@ class Decision(Document):
             return np.asarray(scores > self.accept_above)
         names = [group.name for group in self.groups]
         above = [1.0 if group.threshold is None else group.threshold for group in self.groups]
-        return np.asarray(
-            scores > values_by_group(domain, self.promise_by, rows, names, above, 1.0)
-        )
+        of_rows = values_by_group(domain, self.promise_by, rows, names, above, 1.0)
+        return np.asarray(scores > of_rows)
 
     @property
     def calibration(self) -> Input:
@@ -209,7 +202,7 @@ class Decision(Document):
     @property
     def rows_file(self) -> Path:
         """The path of the features or adapted file with the rows."""
-        return next(entry.path for entry in self.inputs if entry.role in _OF_ROWS)
+        return next(entry.path for entry in self.inputs if entry.role in ROLES_OF_ROWS)
 
     def was_made_with(self, calibration: Path) -> bool:
         """Return whether a cal.json gives every row the same confidence as the decision's cal.json.
@@ -252,21 +245,13 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     return decision
 
 
-def calibration_of(path: str | Path) -> Path:
-    """Return the path of a decide.json's calibration."""
-    return _input(path, ("calibration",), "with the calibration", "pass it with -c")
-
-
-def rows_file_of(path: str | Path) -> Path:
-    """Return the path of a decide.json's features or adapted file."""
-    return _input(path, _OF_ROWS, "on the rows of", "name the file to read")
-
-
-def _input(path: str | Path, roles: Sequence[str], what: str, remedy: str) -> Path:
+def input_of(path: str | Path, *roles: str) -> Path:
+    """Return the path of the input of a decide.json that has one of the roles."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     entry = next(entry for entry in decision.inputs if entry.role in roles)
     if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():
+        remedy = "pass it with -c" if entry.role == "calibration" else "name the file to read"
         raise CovcalError(
-            f"{path} was made {what} {entry.path}, which is missing or outside the folder: {remedy}"
+            f"{path} was made with {entry.path}, which is missing or outside the folder: {remedy}"
         )
     return entry.path

@@ -54,12 +54,15 @@ def column_groups(
 
 
 def numbered_groups(
-    target: Domain, by: str, rows: Rows, classes: Sequence[str]
+    target: Domain, by: str | None, rows: Rows, classes: Sequence[str]
 ) -> tuple[list[str], Integers]:
     """Return the group names, and the group number of each row, (m,).
 
     The groups are the values of the column `by`, or the predicted classes if `by` is "predicted".
+    Without `by`, there is one group.
     """
+    if by is None:
+        return [""], np.zeros(len(rows), dtype=np.int64)
     if by == PREDICTED:
         blocks = [target.logits(block).argmax(axis=1) for block in target.blocks(rows, "logits")]
         return list(classes), np.concatenate(blocks)

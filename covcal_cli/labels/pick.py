@@ -26,11 +26,11 @@ from covcal_cli.errors import (
     require_at_least,
     require_one_of,
 )
-from covcal_cli.estimators.inputs import Z
+from covcal_cli.estimators.inputs import ESTIMATED, Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.calibration import read_calibration
-from covcal_cli.formats.decision import Decision, beliefs_of, calibration_of, read_decision
+from covcal_cli.formats.decision import Decision, beliefs_of, input_of, read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
 from covcal_cli.formats.groups import numbered_groups
 from covcal_cli.labels.draws import (
@@ -76,7 +76,6 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_UNSEEN = ("train", "validation")  # Splits that `evaluate` does not measure by default.
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
 _EXACT_ROWS = 1 << 20  # Above this number of rows, scores are stored in 32 bits.
 _CHUNK = 1 << 18
@@ -202,7 +201,7 @@ def pick(
         _require_csv(path, output, page, decision)
     made_for: Decision | None = None
     if decision is not None:
-        calibration = calibration or calibration_of(decision)
+        calibration = calibration or input_of(decision, "calibration")
         made_for = _promise_of(decision, calibration)
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "needs a calibration (-c)")
@@ -442,13 +441,11 @@ class _Frame:
             return words_of_region(-1.0), lambda scores, _: np.full(len(scores), share)
         self._is_by_score = True
         scores = self._scores(slice(None))
-        self._groups = np.zeros(len(scores), dtype=np.int64)
-        if decision.promise_by is not None:
-            rows = np.concatenate(list(self._row_blocks()))
-            target = self._file.require_target()
-            _, self._groups = numbered_groups(target, decision.promise_by, rows, self._file.classes)
+        rows, target = np.concatenate(list(self._row_blocks())), self._file.require_target()
+        _, self._groups = numbered_groups(target, decision.promise_by, rows, self._file.classes)
         look = 1 + sum(region_of(batch.score) is not None for batch in batches)
-        ranking = Ranking(scores, beliefs_of(decision.curve, BELIEFS[look > 1]))
+        beliefs = beliefs_of(decision.curve, BELIEFS[look > 1])
+        ranking = Ranking(np.sort(scores), beliefs)
         numbers = np.unique(self._groups)
         parts = [ranking.part(scores[self._groups == number]) for number in numbers]
         level = level_of_look(decision.certainty, look) / len(parts)
@@ -553,7 +550,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
     if not before.batches:
-        return asked or _UNSEEN
+        return asked or ESTIMATED
     drawn_from = before.batches[0].splits
     if asked and set(asked) != set(drawn_from):
         raise CovcalError(

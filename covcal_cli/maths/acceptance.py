@@ -12,7 +12,6 @@ region). The region and the first candidate maximise the expected number of acce
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import reduce
 
@@ -152,26 +151,19 @@ class Plan:
     share: float  # expected share of accepted rows
 
 
+@dataclass(frozen=True)
 class Ranking:
-    """Sorted scores of rows, and the expected numbers of wrong rows."""
+    """The scores of N rows, and the expected numbers of wrong rows.
 
-    def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
-        """Sort N scores.
+    A belief has the expected numbers of wrong rows among the best rows. All numbers are shares of
+    all rows. The numbers of best rows are evenly spaced from 0 to 1.
+    """
 
-        Value i of a belief of length m is the expected number of wrong rows among the N i / (m - 1)
-        best rows, divided by N.
-        """
-        self._ascending = np.sort(scores)
-        self.beliefs = beliefs
+    scores: Float64s  # (N,), ascending
+    beliefs: Sequence[Float64s]
 
     def __len__(self) -> int:
-        return len(self._ascending)
-
-    def believing(self, beliefs: Sequence[Float64s]) -> "Ranking":
-        """Return a copy with other beliefs."""
-        ranking = copy(self)
-        ranking.beliefs = beliefs
-        return ranking
+        return len(self.scores)
 
     def wrong(self, rows: int, belief: Float64s) -> float:
         """Return the expected number of wrong rows among the `rows` best rows."""
@@ -186,23 +178,23 @@ class Ranking:
         """
         if rows >= len(self):
             return 0.0
-        return (math.floor(float(self._ascending[-1 - rows]) * _STEPS) + 2) / _STEPS
+        return (math.floor(float(self.scores[-1 - rows]) * _STEPS) + 2) / _STEPS
 
     def above(self, threshold: float) -> int:
         """Return the number of rows above a threshold."""
-        return len(self) - int(np.searchsorted(self._ascending, threshold, side="right"))
+        return len(self) - int(np.searchsorted(self.scores, threshold, side="right"))
 
     def part(self, scores: Float64s) -> "Ranking":
         """Return the ranking of a subset of the rows, given by its `scores`."""
-        places = np.searchsorted(-self._ascending[::-1], -np.sort(scores)[::-1])
-        beliefs = []
+        ascending, beliefs = np.sort(scores), []
+        places = np.searchsorted(-self.scores[::-1], -ascending[::-1])
         for belief in self.beliefs:
             rates = np.diff(belief) * (len(belief) - 1)
             of_rows = rates[places * len(rates) // len(self)]
             sums = np.concatenate([[0.0], np.cumsum(of_rows)]) / len(scores)
             shares = np.linspace(0, len(scores), len(belief))
             beliefs.append(np.interp(shares, np.arange(len(sums)), sums))
-        return Ranking(scores, beliefs)
+        return Ranking(ascending, beliefs)
 
 
 def level_of_look(certainty: float, look: int) -> float:
@@ -223,9 +215,27 @@ def inclusions(labels: float, inside: int, outside: int) -> tuple[float, float]:
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
     """Return the best plan for the region of the `most` rows with the highest scores.
 
-    `limits` maps a threshold to the number of labels above it and the result of `most_wrong`.
+    The candidates are the smallest set of rows for each allowed number of wrong rows, and the
+    region. `limits` maps a threshold to the number of labels above it and the result of
+    `most_wrong`.
     """
-    candidates = _candidates(ranking, most, limits)
+
+    def candidate(rows: int) -> Candidate:
+        threshold = ranking.threshold(rows)
+        return Candidate(threshold, ranking.above(threshold), *limits(threshold))
+
+    candidates: list[Candidate] = []
+    wrong, low, last = 0, 1, candidate(most)
+    while last.wrong >= wrong:
+        low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
+        new = candidate(low)
+        if new.wrong < 0:
+            break
+        if not candidates or new.rows > candidates[-1].rows:
+            candidates.append(new)
+        wrong = max(new.wrong + 1, math.ceil(new.wrong * _GROWTH))
+    if candidates and last.rows > candidates[-1].rows and last.wrong >= 0:
+        candidates.append(last)
     if not candidates:
         return Plan((), 0.0)
     shares = np.mean([_shares(ranking, candidates, belief) for belief in ranking.beliefs], axis=0)
@@ -263,28 +273,6 @@ def chance(
     passed = [_binomial(candidate.labels - n, error, allowed).sum() for error in errors]
     weights = [float(_binomial(n, error, n_wrong)[-1]) + _TINY for error in errors]
     return float(np.average(passed, weights=weights))
-
-
-def _candidates(
-    ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
-) -> list[Candidate]:
-    def candidate(rows: int) -> Candidate:
-        threshold = ranking.threshold(rows)
-        return Candidate(threshold, ranking.above(threshold), *limits(threshold))
-
-    candidates: list[Candidate] = []
-    wrong, low, last = 0, 1, candidate(most)
-    while last.wrong >= wrong:
-        low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
-        new = candidate(low)
-        if new.wrong < 0:
-            break
-        if not candidates or new.rows > candidates[-1].rows:
-            candidates.append(new)
-        wrong = max(new.wrong + 1, math.ceil(new.wrong * _GROWTH))
-    if candidates and last.rows > candidates[-1].rows and last.wrong >= 0:
-        candidates.append(last)
-    return candidates
 
 
 def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:

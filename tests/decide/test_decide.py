@@ -138,18 +138,19 @@ def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
     assert 0 < of_errors[0] < of_errors[-1]
 
 
-DAMAGED: dict[str, tuple[str, Any]] = {
-    "certainty is 0.0, not between 0 and 1": ("certainty", 0.0),
-    "certainty is 1.0, not between 0 and 1": ("certainty", 1.0),
-    "splits must be some of train, validation, test": ("splits", ["x"]),
-    "curve is empty": ("curve", []),
-    "the shares in curve are not in ascending order": ("curve", None),  # in reverse
-}
+_SHARES = "curve is empty, or its shares are not in ascending order"
+DAMAGED: list[tuple[str, str, Any]] = [
+    ("certainty must be between 0 and 1, not 0", "certainty", 0.0),
+    ("certainty must be between 0 and 1, not 1", "certainty", 1.0),
+    ("splits must be some of train, validation, test", "splits", ["x"]),
+    (_SHARES, "curve", []),
+    (_SHARES, "curve", None),  # in reverse
+]
 
 
 def test_a_signed_decision_that_cannot_be_is_refused(promised: Path, tmp_path: Path) -> None:
     """By every command that reads it, because all of them read it with the same function."""
-    for words, (key, value) in DAMAGED.items():
+    for words, key, value in DAMAGED:
         content = json.loads((promised / "decide.json").read_text())
         content[key] = content[key][::-1] if value is None else value
         write_document(content, tmp_path / "decide.json", force=True)
@@ -213,7 +214,7 @@ def test_good_labels_after_a_failed_promise_are_worth_more_labels(high: float) -
         promises=1,
         draw=SimpleNamespace(batch=np.zeros(80)),
     )
-    rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in _BELIEFS]
+    rankings = [Ranking(np.sort(scores), beliefs_of(curve, parts)) for parts in _BELIEFS]
     promise = _Promise(cast("Any", labelled), DecideSettings(error=0.1), rankings, 0)
     labels, share, probability = promise.offer(2)
     assert labels > 0

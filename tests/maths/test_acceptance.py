@@ -142,7 +142,7 @@ def test_labels_of_all_rows_decide_as_they_are() -> None:
 def test_fifty_labels_can_promise_five_percent_at_the_first_look() -> None:
     scores = np.linspace(0.999, 0.5, 2000)
     level = level_of_look(0.9, 1)
-    region = best_region(Ranking(scores, [np.zeros(101)]), 50, 0.05, level)
+    region = best_region(Ranking(np.sort(scores), [np.zeros(101)]), 50, 0.05, level)
     assert region is not None
     assert region[1].share > 0.9
     assert sum(level_of_look(0.9, look) for look in range(1, 40)) <= 0.1
@@ -152,7 +152,7 @@ def test_rows_above_many_tied_scores_are_never_an_empty_candidate() -> None:
     """No row lies above the highest score, which a third of the rows have."""
     scores = np.concatenate([np.full(200, 0.99), np.linspace(0.9, 0.4, 400)])
     beliefs = [0.1 * np.linspace(0, 1, 101) ** 2]
-    region = best_region(Ranking(scores, beliefs), 100, 0.1, 0.09)
+    region = best_region(Ranking(np.sort(scores), beliefs), 100, 0.1, 0.09)
     assert region is not None
     rows = [candidate.rows for candidate in region[1].candidates]
     assert min(rows) >= 200
@@ -165,7 +165,7 @@ def test_a_candidate_of_nearly_equal_scores_is_the_set_above_its_threshold() -> 
     The tested set must be the set whose rows the bound counts.
     """
     rng = np.random.default_rng(0)
-    ranking = Ranking(1 - 1e-5 * rng.random(3000), [0.5 * np.linspace(0, 1, 101) ** 3])
+    ranking = Ranking(np.sort(1 - 1e-5 * rng.random(3000)), [0.5 * np.linspace(0, 1, 101) ** 3])
     region = best_region(ranking, 300, 0.05, 0.09)
     assert region is not None
     candidates = region[1].candidates

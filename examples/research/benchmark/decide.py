@@ -20,7 +20,7 @@ from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
-from covcal_cli.decide.decide import LIKELY, SPLITS_READ, DecideSettings, decide
+from covcal_cli.decide.decide import LIKELY, DecideSettings, decide
 from covcal_cli.decide.thresholds import (
     Sample,
     cut_by_labels,
@@ -28,6 +28,7 @@ from covcal_cli.decide.thresholds import (
     right_excluded,
     true_scores,
 )
+from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.decision import Decision, beliefs_of
 from covcal_cli.formats.features import FeatureFile
@@ -113,7 +114,7 @@ def measured(
         ]
     with FeatureFile(path) as file:
         target = file.require_target()
-        rows = frame_rows(target, SPLITS_READ)
+        rows = frame_rows(target, ESTIMATED)
         known = np.concatenate([target_labels(target, block) for block in target.blocks(rows)])
         rows, known = rows[known >= 0], known[known >= 0]
         scaled = ScaledLogits(calibration.scaling)
@@ -168,7 +169,7 @@ def of_error(
     for accepted in (int((score > decision.accept_above).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
-    ranking = Ranking(score, beliefs_of(decision.curve, BELIEFS[0]))
+    ranking = Ranking(np.sort(score), beliefs_of(decision.curve, BELIEFS[0]))
     for count in labels:
         share, _, broken = promises(ranking, wrong, error, count, draws, these_rows=these_rows)
         numbers += [share, broken]

@@ -104,7 +104,7 @@ class Setting:
         shares = np.linspace(0, 1, 101)
         # The assumed error probability grows from a third of the limit to twice the limit.
         beliefs = [shares * self.error * (0.3 + power * shares) for power in (0.2, 0.6, 1.7)]
-        return Ranking(scores, beliefs)
+        return Ranking(np.sort(scores), beliefs)
 
 
 class Draws:

@@ -31,7 +31,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
-from covcal_cli.decide.decide import SPLITS_READ
+from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.labels.draws import frame_rows
 from covcal_cli.labels.target_labels import target_labels
@@ -204,7 +204,7 @@ def rows_of(
     """Return features, logits, labels and probabilities of labelled rows, for each domain."""
     known, new = file.require_source(), file.require_target()
     domains = []
-    candidates = known.rows("validation"), frame_rows(new, SPLITS_READ)
+    candidates = known.rows("validation"), frame_rows(new, ESTIMATED)
     read_of = known.labels(candidates[0]), target_labels(new, candidates[1])
     for domain, rows, read in zip((known, new), candidates, read_of, strict=True):
         chosen = np.random.default_rng(0).permutation(np.flatnonzero(read >= 0))[:most]

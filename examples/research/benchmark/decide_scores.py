@@ -24,8 +24,8 @@ from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
-from covcal_cli.decide.decide import SPLITS_READ
 from covcal_cli.decide.thresholds import Sample
+from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.labels.draws import frame_rows
@@ -127,7 +127,7 @@ def shares_of(
     with FeatureFile(path) as file:
         scaled = ScaledLogits(calibration.scaling)
         target, source = file.require_target(), file.require_source()
-        rows = frame_rows(target, SPLITS_READ)
+        rows = frame_rows(target, ESTIMATED)
         new, chosen, z = read_rows(scaled, target, rows, target_labels(target, rows))
         rows = source.rows("validation")
         known, _, _ = read_rows(scaled, source, rows, source.labels(rows))
@@ -149,7 +149,7 @@ def shares_of(
         places = np.linspace(0, len(order), 101).round().astype(np.int64)
         middle, high, low = (total[places] / len(order) for total in sums)
         ends = {0.0: middle, 0.5: (middle + high) / 2, -0.5: (middle + low) / 2}
-        ranking = Ranking(score, [ends[part] for part in BELIEFS[0]])
+        ranking = Ranking(np.sort(score), [ends[part] for part in BELIEFS[0]])
         for error in errors:
             numbers.append(accepted_in_truth(wrong[order], error))
             for count in labels:
