@@ -184,8 +184,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} needs T = "
-            f"{match.temperature:.4g}, but T is at least {least:.4g}, the fit to the "
-            "source"
+            f"{match.temperature:.4g}, but T must be at least {least:.4g}, the T of temp"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)

@@ -166,7 +166,7 @@ METHODS = {
             "blend",
             "blend",
             "by_consensus",
-            "mean of consensus and of consensus on the logits of adapt",
+            "consensus on the classifier's and on adapt's logits, averaged",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,

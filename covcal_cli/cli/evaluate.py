@@ -326,7 +326,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     from covcal_cli.report.verdict import measured_action, no_calibration, where_off
 
     level, names = evaluation.level, list(evaluation.metrics)
-    own_labels = "own labels of the networks of adapt, " if evaluation.predictions == "own" else ""
+    own_labels = "by the networks of adapt, " if evaluation.predictions == "own" else ""
     before, single = evaluation.metrics[NONE], names[-1] if len(names) <= 2 else None
     low, high = interval_of_counts(round(before.accuracy * before.n), before.n, level)
     answer = {"Measured": text} if (text := no_calibration(evaluation)) else {}
