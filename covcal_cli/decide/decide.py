@@ -85,7 +85,7 @@ class DecideSettings:
         if self.promise_by is not None and (self.error is None or self.by is not None):
             raise CovcalError("--promise-by needs --error and replaces --by: leave out --by")
         if not accepts and self.coverage is None:
-            raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
+            raise CovcalError("give --error to accept rows, --set for prediction sets, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
 
 

@@ -134,8 +134,8 @@ def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> N
     made_on = {entry.sha256 for entry in decision.inputs if entry.role == data.role}
     if data.sha256 in made_on and (split == ALL or split in decision.splits):
         raise CovcalError(
-            f"the decision was made on {' and '.join(decision.splits)} rows of {path}, which "
-            "cannot measure it: use another split, such as --split test"
+            f"the decision was made on {' and '.join(decision.splits)} rows of {path}: "
+            "measure the decision on another split, such as --split test"
         )
 
 

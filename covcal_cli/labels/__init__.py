@@ -1,1 +1,1 @@
-"""Rows that a person labels: drawing them, their CSV or page, and estimates from the labels."""
+"""Draw rows for a person to label, read the labels, and estimate the accuracy from the labels."""

@@ -9,7 +9,7 @@ modules that import `picked_labels`.
 be a value of row i, such as 1 if the classifier is right, else 0. The estimated sum of t over all
 rows is
 
-    (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
+    sum_{i in earlier batches} t_i + sum_{i in batch b} t_i / pi_i.
 
 The estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
 1952). The estimates of several batches are averaged in proportion to n_b, which does not depend on
@@ -69,7 +69,7 @@ HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw
 MARKED = "marked"  # The HDF5 group of a draw.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
-# If rows can have several labels, names of the datasets of each label end like this.
+# Suffixes of dataset names in files with several labels.
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "add the labels again with covcal label"
 # Allowed dtype kinds of the datasets for rows, (m,), and for batches, (B,).
@@ -98,7 +98,7 @@ class Draw:
     batch: Integers  # (m,), index of each row's batch in `batches`.
     # (m,), the stratum from which each row was drawn, from 0 to n_b - 1.
     stratum: Integers
-    labels: Labels  # (m,), class of each row, `UNKNOWN_LABEL` or `HIDDEN_LABEL`.
+    labels: Labels  # (m,), class number of each row, `UNKNOWN_LABEL` or `HIDDEN_LABEL`.
     batches: tuple[Batch, ...]  # The batches in order.
     # All rows that could be drawn (the frame), or a sample of them, ascending. Empty if labels are
     # hidden.
@@ -233,8 +233,8 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     """Return whether a calibration was fitted to each of `rows`, shape (m,).
 
     Rows are recognised by their ids. If most of these ids have other logits in this file, the ids
-    may be row numbers of other data. Rows are then also recognised by their logits, unless these
-    logits are more frequent in this file than in the fit.
+    may be row numbers of other data. Rows are then also recognised by logits, unless the logits are
+    more frequent in this file than in the fit.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
     places = [np.zeros(0, dtype=np.int64)]
@@ -379,7 +379,7 @@ def _damaged(file: FeatureFile, damage: str) -> CovcalError:
 
 
 FLOOR = 0.2  # Minimum inclusion probability, divided by the mean probability n / N.
-_ROUNDING = 1e-9  # Largest rounding error of a sum of lengths.
+_ROUNDING = 1e-9  # Maximum rounding error of a sum of lengths.
 _SIGMAS = 6.0  # Accepted error of the estimated number of rows, in standard errors.
 _BANDS = 5  # Number of groups of rows with similar scores.
 _CHUNK = 1 << 16

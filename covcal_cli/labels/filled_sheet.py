@@ -1,7 +1,7 @@
 """Read a sheet with filled-in labels, and join it to a draw.
 
 A spreadsheet or an annotation tool may have changed the sheet. Such a sheet is either read
-correctly or refused.
+correctly, or causes an error.
 """
 
 import base64
@@ -56,7 +56,7 @@ _WIDEST = 20  # Leading zeros are restored up to this number of digits.
 # Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
 _RAREST = 1e-4  # Significance level of the test for labels that are some lines too high or too low.
-_MOST_STEPS = 5  # Maximum tested number of lines by which labels have moved.
+_MOST_STEPS = 5  # Labels may have moved up or down by at most this many lines.
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -159,7 +159,7 @@ def _require_columns(table: LabelTable, *, has_labels: bool) -> None:
 @dataclass(frozen=True)
 class _DrawCell:
     batch: int  # Number of the batch, from 0.
-    place: int  # Place of the row in the draw, from 0.
+    place: int  # Position of the row in the draw, from 0.
     numbers: bytes  # Stratum, inclusion probability and confidence.
     check: bytes  # Hash of the line.
     facts: str | None  # Description of the whole draw, which only one line of a sheet has.
@@ -398,7 +398,7 @@ def _is_shifted(
 
 
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
-    """Raise a CovcalError if a column has the text of another row.
+    """Raise a CovcalError if a kept column seems to be beside the wrong rows.
 
     `cells` and `predicted` have the kept columns and the predicted classes in the features file.
     Numbers are not compared, because a spreadsheet may have rounded them.

@@ -77,7 +77,7 @@ class Labelling:
     batches: int  # Number of batches in which rows were drawn.
     for_decision: bool  # Whether the last batch was drawn with --for.
     has_source: bool  # Whether the file has source rows, which calibrate needs.
-    agreement: Agreement | None = None  # None if no row has labels by two people.
+    agreement: Agreement | None = None  # None if no row was labelled by two people.
     differing: tuple[str, ...] = ()  # A sentence for each row on which labellers disagree.
     doubts: tuple[str, ...] = ()  # Warnings that the labels may be wrong.
     of_label: Mapping[str, "Labelling"] = field(

@@ -208,8 +208,8 @@ class LabelSpread:
     labels: int  # Number of labelled rows.
     design: Float64s  # (n,), v n / (n - 1), with v from `Draw.variances`.
     # Moments for the variance of a mean over classes.
-    first: Float64s  # (n,), mean of g y, where y is 1 with probability p.
-    second: Float64s  # (n,), mean of g^2 y.
+    first: Float64s  # (n,), expected value of g y, where y is 1 with probability p.
+    second: Float64s  # (n,), expected value of g^2 y.
 
     @property
     def interval(self) -> Interval:

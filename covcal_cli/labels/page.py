@@ -79,7 +79,7 @@ def page(
     texts: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> str:
-    """Return the whole page as HTML. Equal arguments give equal bytes.
+    """Return the whole page as HTML. Equal arguments give identical pages.
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels.

@@ -360,7 +360,7 @@ class _Frame:
         self._less = 0.0 if self._is_exact else 1.0
         # Rows are sorted before the draw: at random, by score, or by similarity if both are False.
         self._is_random, self._is_by_score = False, False
-        self._groups: Integers = np.empty(0, dtype=np.int64)  # The group of each row.
+        self._groups: Integers = np.empty(0, dtype=np.int64)  # group of each row
         self.variance = 0.0  # sum of `_variance` over all rows, set by the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))

@@ -30,10 +30,11 @@ of a and b are normal, with mean 0. The likelihood has the same weights as above
 | fitted to the labels | mean and standard deviation of x over all rows | 0.6, 0.7 |
 | any other | 0, 1 | 1, 0.5 |
 
-A fitted confidence has the right mean, but may vary too little. If it hardly varies, a factor of x
-hardly changes it. So x is standardised for a fitted confidence. The posterior of (a, b) gives a
-distribution of the ECE. The estimate is the mean of this distribution, and the upper end of the
-interval is its 95 % quantile. The lower end is the smallest ECE in the credible region of (a, b).
+A fitted confidence has the right mean, but may vary too little. The slope b then has little effect,
+unless x is standardised. So x is standardised for a fitted confidence. The posterior of (a, b)
+gives a distribution of the ECE. The estimate is the mean of this distribution, and the upper end of
+the interval is its 95 % quantile. The lower end is the smallest ECE in the credible region of (a,
+b).
 """
 
 import math

@@ -210,7 +210,7 @@ def ks_p(statistic: float, n: int, m: int) -> float:
     """
     root = math.sqrt(n * m / (n + m))
     size = (root + 0.12 + 0.11 / root) * statistic
-    if size < 0.2:  # p is 1 to ten digits, and the series would converge slowly
+    if size < 0.2:  # here p is 1 (to ten digits), and the series would converge slowly
         return 1.0
     terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))

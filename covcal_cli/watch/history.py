@@ -200,7 +200,7 @@ def periods_in_time(history: History, calibration_sha256: str) -> list[Period]:
 def judged(fresh: Mapping[str, Measured], history: History, standard: Standard) -> list[Period]:
     """Return lines for the periods in `fresh`, and for periods with a changed verdict.
 
-    `fresh` has, by name, the periods that are new, have new rows, or were replaced.
+    `fresh` maps names to periods that are new, replaced or have new rows.
     """
     recorded = {period.measured.period: period for period in history.of(standard.sha256)}
     entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)

@@ -158,7 +158,7 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
-    """Return labels of the ascending `rows` that arrived later.
+    """Return the labels of `rows` (ascending) that arrived later.
 
     If ``covcal pick`` drew all labelled rows, their sampling weights are used. Otherwise, the rows
     are treated as a random sample of their period.
@@ -227,7 +227,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
     shares = np.array([rows for rows, _ in labelled]) / sum(rows for rows, _ in labelled)
     accuracies = np.array([labels.accuracy for _, labels in labelled])
     sizes = np.array([labels.size for _, labels in labelled])
-    # Add a right and a wrong label, so that the variance is never 0.
+    # Add one right label and one wrong label, so that the variance is never 0.
     smoothed = (accuracies * sizes + 1) / (sizes + 2)
     variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
     accuracy = float(shares @ accuracies)
@@ -300,7 +300,7 @@ class Pools:
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
-    """Return the error probability of the interval of pool k."""
+    """Return the error probability of the interval for pool k."""
     return np.asarray(error / ((k + 1.0) * (k + 2.0)))
 
 

@@ -77,7 +77,7 @@ class Standard:
     networks: Path | None = None
     notes: tuple[str, ...] = ()
     is_new: bool = False  # Whether the reference data still have to be saved.
-    segments: Segments | None = None  # The segments of --segment.
+    segments: Segments | None = None  # The segments for the option --segment.
     decision: WatchedDecision | None = None
     costs: Float64s | None = None  # (K, K), costs by true and predicted class.
 
@@ -201,7 +201,7 @@ class Measurement:
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
     is_of_decision: bool = False  # Whether the decision was made on the file of this period.
-    selection: str = ""  # How the labelled rows differ from a random sample.
+    selection: str = ""  # How labelled rows differ from a random sample, in words.
 
 
 def measurements(
@@ -518,9 +518,10 @@ def distances(
 ) -> tuple[float | None, float | None, float | None]:
     """Return the AUCs of a period against target and source, and the effective source rows.
 
-    The AUC measures how well a linear classifier separates the period from a domain. Both are
-    assumed to be normal with equal covariance and squared Mahalanobis distance d2. Then the AUC is
-    Phi(sqrt(d2 / 2)). After importance weighting, the effective share of source rows is exp(-d2).
+    The AUC measures how well a linear classifier separates the period from a domain. Period and
+    domain are assumed to be normal with equal covariance and squared Mahalanobis distance d2. Then
+    the AUC is Phi(sqrt(d2 / 2)). After importance weighting, the effective share of source rows is
+    exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None

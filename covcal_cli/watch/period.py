@@ -44,7 +44,7 @@ _LEAST_THRESHOLD = 1.01  # The logarithm of the threshold must be above 0.
 class WatchSettings:
     """The settings of ``covcal watch``."""
 
-    by: str | None = None  # A column of dates.
+    by: str | None = None  # A column of dates that divides files into periods.
     every: str = "week"  # Length of a period: a unit of time, or a number of rows as text.
     false_alarms: float = 0.05  # Maximum number of false alarms per year.
     # Tolerance for the difference between mean confidence and accuracy.
@@ -255,8 +255,8 @@ class SegmentVerdict:
 class RowSample:
     """A sample of hashes of rows, which shows whether two periods have rows in common.
 
-    A row has the same hash in every period. So the smallest hashes are a random sample of the rows.
-    Two periods are compared by their smallest hashes (Broder 1997).
+    A row has the same hash in every period. Therefore, the rows with the smallest hashes are a
+    random sample. Two periods are compared by their smallest hashes (Broder 1997).
     """
 
     total: Count  # Sum of the hashes of all rows, modulo 2^52 (in any order).
