@@ -189,7 +189,7 @@ def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
         expected = max(wanted, inputs.temperature)
         assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
         kept.append(wanted < inputs.temperature)
-        assert kept[-1] == any("the fit to the source" in note for note in found.notes)
+        assert kept[-1] == any("the T of temp" in note for note in found.notes)
     assert set(kept) == {True, False}
 
 
