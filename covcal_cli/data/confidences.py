@@ -50,6 +50,7 @@ _MOST_DECIMALS = 7
 _ABOVE_CHANCE = 1e-4
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
 ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
+_FLOAT = re.compile(r"([+-]?[0-9]+)\.0")
 _MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
 _NEVER_NAMES = ("", "nan", "<na>")
 # Invisible characters that spreadsheets and web pages add.
@@ -98,7 +99,11 @@ class _Columns:
         texts = self.store.texts(name)
         if names:  # The column has class numbers instead of names.
             texts = [names[int(text)] for text in texts]
-        return [_cleaned(texts[row]) for row in self.rows.tolist()]
+        cleaned = [_cleaned(texts[row]) for row in self.rows.tolist()]
+        # Floats and integers can be the same classes. In one column, 3.0 and 3 are different.
+        if any(map(is_plain_number, cleaned)):
+            return cleaned
+        return [match[1] if (match := _FLOAT.fullmatch(text)) else text for text in cleaned]
 
     def _confidences(self, name: str) -> Float64s:
         store = self.store
@@ -342,6 +347,10 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
         )
     if without or not 1 <= len(named) <= _MOST_CLASSES:
         return EVENTS
+    answers = set[str]().union(*(columns.predictions or () for columns in every)) - {""}
+    if len(answers) == 2:
+        for columns in every:
+            _require_of_prediction(columns, sorted(answers))
     if any(columns.label is None and columns.correct is not None for columns in every):
         named.add(OTHER)
         low = [columns.values < 1 / len(named) for columns in every]
@@ -353,9 +362,6 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
         )
     if len(named) < 2:
         named.add(OTHER)
-    if len(named) == 2 and OTHER not in named:
-        for columns in every:
-            _require_of_prediction(columns, sorted(named))
     numbers = all(map(is_plain_number, named))
     return tuple(sorted(named, key=(lambda name: int(name)) if numbers else str))
 
@@ -375,7 +381,7 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
 
 
 def _cleaned(text: str) -> str:
-    return normalize("NFC", " ".join(text.translate(_INVISIBLE).split())).removesuffix(".0")
+    return normalize("NFC", " ".join(text.translate(_INVISIBLE).split()))
 
 
 def _plain(text: str) -> str:

@@ -20,7 +20,7 @@ from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.data.rows import RowNumbers
-from covcal_cli.errors import CovcalError, percent
+from covcal_cli.errors import CovcalError, percent, printable
 from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, RawRows
 from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
@@ -32,6 +32,8 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
+# If the labels are not predictions, the confidence promises this number of errors by mistake.
+_EXPECTED_ERRORS = 10
 _NOISE = 1e-5  # Rounding error from another order of summation, relative to the largest logit.
 _COUNTED_VALUES = 1 << 18  # Block size in values; a block fits in the CPU's cache.
 
@@ -91,6 +93,7 @@ class DomainExtraction:
         # From `write`: a warning that columns may be ranks, and whether labels refute the warning.
         self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
         self.has_order_of_classes = False
+        self.doubt_on_labels: str | None = None  # A warning that labels may be predictions.
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
         """Yield batches of model inputs."""
@@ -190,9 +193,12 @@ class DomainExtraction:
         if classifier.weight is not None:  # If the model gives probabilities, W is None.
             self.statistics.affine_difference = spool.affine_difference
         if self.name == "source":  # Target labels are only for evaluate.
-            self.accuracy = self._accuracy(classes, logits)
-            if self.doubt_on_order or classifier.outputs.doubt_on_order:
-                self.has_order_of_classes = self._is_as_promised(logits)
+            self.accuracy = accuracy = self._accuracy(classes, logits)
+            if accuracy is not None and (self.doubt_on_order or classifier.outputs.doubt_on_order):
+                self.has_order_of_classes = accuracy.is_as_promised(self._confidence(logits))
+            if accuracy is not None and accuracy.right == accuracy.rows:
+                expected = accuracy.rows * (1 - self._confidence(logits))
+                self.doubt_on_labels = self._doubt_on_labels(expected, classes)
         return [join]
 
     def _write_labels(
@@ -240,11 +246,25 @@ class DomainExtraction:
         codes = [SPLITS.index(name) for name in UNSEEN]
         return np.flatnonzero(np.isin(self.split[self.kept], codes))
 
-    def _is_as_promised(self, logits: RawRows) -> bool:
+    def _confidence(self, logits: RawRows) -> float:
+        """Return the mean confidence on labelled validation and test rows."""
         unseen = self._unseen
         labelled = unseen[self.labels[self.kept][unseen] != UNKNOWN_LABEL]
-        return self.accuracy is not None and self.accuracy.is_as_promised(
-            float(confidences(logits.take(labelled), 1.0).mean())
+        return float(confidences(logits.take(labelled), 1.0).mean())
+
+    def _doubt_on_labels(self, expected: float, classes: Sequence[str]) -> str | None:
+        if expected < _EXPECTED_ERRORS:
+            return None
+        columns = [
+            name
+            for name, values in self.data.columns.items()
+            if values.dtype.kind == "U" and {*np.unique(values).tolist()} <= {*classes}
+        ]
+        other = f" (perhaps the column {printable(columns[0])})" if columns else ""
+        return (
+            f"{self.data.path}: the label is the predicted class in every row, although the "
+            f"confidence promises {expected:.0f} errors. If the labels are predictions, give the "
+            f"true labels instead{other}"
         )
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
@@ -279,6 +299,7 @@ class DomainExtraction:
                     "classes: use --sample, which draws from all rows"
                 )
             yield None if self.accuracy is None else self.accuracy.doubt
+            yield self.doubt_on_labels
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):

@@ -252,6 +252,13 @@ def test_both_tables_have_one_unit(tmp_path: Path) -> None:
     assert not opened(ours, table(tmp_path / "b.csv", "prediction,confidence", []))["target"].ids
 
 
+@pytest.mark.parametrize("names", [("v1.0", "v1", "v2"), ("GPL-2.0", "GPL-2", "MIT")])
+def test_a_final_0_can_be_part_of_a_name(names: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [(names[row % 3], 0.6, names[row % 2]) for row in range(30)]
+    path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
+    assert opened(path, path)["source"].class_names == tuple(sorted(names))
+
+
 def test_the_probability_of_one_class_is_no_confidence(tmp_path: Path) -> None:
     """Where all low values belong to one of two predictions, they are the other's probability."""
     shares = [0.05 + 0.03 * number for number in range(30)]
@@ -261,6 +268,10 @@ def test_the_probability_of_one_class_is_no_confidence(tmp_path: Path) -> None:
         CovcalError, match=r"probability of 1 in every row.* rename the column to prob_1"
     ):
         opened(path, path)
+    correct = table(path, "prediction,confidence,correct", rows)
+    with pytest.raises(CovcalError, match=r"rename the column to prob_1"):
+        opened(correct, correct)
+    path = table(path, "prediction,confidence,label", rows)
     own = [(answer, share if answer else 1 - share, label) for answer, share, label in rows]
     assert len(opened(table(path, "prediction,confidence,label", own))["target"].ids) == 30
 

@@ -307,6 +307,14 @@ def test_a_column_of_sums_among_probabilities_is_refused(tmp_path: Path) -> None
         opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
 
 
+def test_the_outputs_of_several_classifiers_are_refused(tmp_path: Path) -> None:
+    p = np.tile(softmax(LOGITS), (2, 1))
+    parts = {"a": p, "b": p[:, ::-1], "c": p[:, [1, 0, 2]]}
+    columns = {f"prob_{m}{k}": part[:, k].tolist() for m, part in parts.items() for k in range(K)}
+    with pytest.raises(CovcalError, match="sums to about 3, but no value is above 1"):
+        opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
+
+
 def test_names_in_two_unicode_forms_are_the_same_classes(tmp_path: Path) -> None:
     files: list[Path] = []
     for names in (("caf\u00e9", "b", "c"), ("c", "cafe\u0301", "b")):

@@ -91,6 +91,21 @@ def test_a_thousand_classes_without_a_pattern_are_no_permutation() -> None:
 IDENTITY = {"wk": np.eye(4, dtype=np.float32), "bk": np.zeros(4, np.float32)}
 
 
+@pytest.mark.parametrize("column", ["", "gold"])
+def test_labels_that_are_predictions_are_doubted(column: str, tmp_path: Path) -> None:
+    p = np.random.default_rng(0).dirichlet([2.0, 2.0, 2.0], 80)
+    names, path = np.array(["a", "b", "c"]), tmp_path / "t.csv"
+    lines = [f"prob_a,prob_b,prob_c,label{',' if column else ''}{column}"]
+    for row, share in enumerate(p.round(6).tolist()):
+        other = [str(names[row % 3])] if column else []
+        lines.append(",".join([*map(str, share), str(names[np.argmax(share)]), *other]))
+    path.write_text("\n".join(lines) + "\n")
+    done = covcal("extract", path, path, "-o", tmp_path / "f.h5").require_success()
+    promised = round(float((1 - p.max(axis=1)).sum()))
+    assert f"the confidence promises {promised} errors" in done.err
+    assert ("perhaps the column gold" in done.err) == bool(column)
+
+
 @pytest.mark.parametrize("turned", [0, 1])
 def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     """Every answer is wrong, and right in another order: the warning says which order."""
