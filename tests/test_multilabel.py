@@ -365,8 +365,28 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
     for options in (("--set", 0.9), ("--error", 0.1, "--promise-by", "predicted")):
         done = covcal("decide", "features.h5", "-c", "cal.json", *options, cwd=several)
         assert f"leave out {options[-2]}, which is for one class per row" in done.usage_error()
-    refused = covcal("pick", "--for", "decide.json", "-q", cwd=tmp_path).error_line()
-    assert "features.h5 holds several labels, but --for draws rows for one decision" in refused
+
+
+def test_one_sheet_makes_a_promise_for_every_label(several: Path, tmp_path: Path) -> None:
+    """All rows are drawn with the same probability, so each label's test is exact."""
+    for name in ("features.h5", "cal.json"):
+        shutil.copy(several / name, tmp_path)
+    suggested = covcal("decide", "--error", 0.3, cwd=tmp_path).require_success()
+    numbers = re.findall(r"promises need up to (\d+) labels: covcal pick -n \1", suggested.out)
+    assert len(numbers) == 1
+    done = covcal("pick", "-n", 150, "--for", "decide.json", "-o", "s.csv", cwd=tmp_path)
+    assert "label_NAME with 1 or 0" in done.require_success().err
+    assert len({line["inclusion"] for line in lines_of(tmp_path / "s.csv")}) == 1
+    filled(tmp_path, "s.csv")
+    covcal("label", "features.h5", "s.csv", "-q", cwd=tmp_path).require_success()
+    done = covcal("decide", "--error", 0.3, "-f", cwd=tmp_path).require_success()
+    assert "with 90 % certainty for each label by itself" in done.out
+    read = json.loads((tmp_path / "decide.json").read_text())["labels"]
+    promised = [label for label in LABELS if read[label]["is_promise"]]
+    assert promised
+    # The labels of each test are those of the sheet above the threshold.
+    for label in promised:
+        assert read[label]["labels"]["drawn"] == 150
 
 
 def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Path) -> None:
@@ -702,8 +722,8 @@ def test_labels_that_come_late_are_joined_to_every_label(picked: Path) -> None:
     assert counts == [PICKED] * 3
 
 
-@pytest.mark.parametrize("option", [("--page", "l.html"), ("-o", "l.jsonl"), ("--for", "d.json")])
-def test_a_page_tasks_and_decisions_are_for_one_label(
+@pytest.mark.parametrize("option", [("--page", "l.html"), ("-o", "l.jsonl")])
+def test_a_page_and_tasks_are_for_one_label(
     option: tuple[str, str], several: Path, tmp_path: Path
 ) -> None:
     line = covcal("pick", several / "features.h5", *option, cwd=tmp_path).error_line()

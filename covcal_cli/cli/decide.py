@@ -1,5 +1,6 @@
 """``covcal decide``: choose the target rows to accept, with an estimated or a promised error."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,6 +93,7 @@ def decide(
     from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.multilabel import for_each_label, gathered
     from covcal_cli.records import document_text, of_labels, write_document
+    from covcal_cli.report.verdict import unmeasured_action
 
     document = calibration or Path("cal.json")
     with usage():
@@ -118,6 +120,9 @@ def decide(
             decision = choose(
                 path, document, settings, estimate, cost=cost, networks=networks, progress=show
             )
+        advice = unmeasured_action(fitted)[1]
+        if not decision.is_promise and not advice.startswith("Use"):
+            decision = replace(decision, warnings=(*decision.warnings, f"{document}: {advice}"))
         return path, [*notes, *doubts, *decision.notes], decision
 
     labels_of_file = labels_of(file, [document])
@@ -136,7 +141,7 @@ def decide(
     if labels_of_file:
         from covcal_cli.cli import multilabel
 
-        content, screen = of_labels(decisions, written), multilabel.decided(decisions)
+        content, screen = of_labels(decisions, written), multilabel.decided(decisions, str(output))
     parts = [screen]
     for name, entry in decisions.items():
         parts += [name, _groups(entry)] if entry.groups else []
@@ -165,12 +170,11 @@ def answer(decision: "Decision", output: str) -> str:
     if decision.share:
         above = decision.threshold
         limit = "the threshold of their group" if above is None else short_percent(above)
-        rows = f"{in_percent(decision.share)} % of the target rows"
-        facts["Accept"] = (
-            f"{rows}: the rows with a confidence above {limit}" if above != 0 else "all target rows"
-        )
+        facts["Accept"] = f"{in_percent(decision.share)} % of {decision.counted}"
+        if above != 0:
+            facts["Accept"] += f": the rows with a confidence above {limit}"
     elif decision.accepts_rows:
-        facts["Accept"] = "none of the target rows"
+        facts["Accept"] = f"none of {decision.counted}"
     if cost is not None:
         facts["Cost"] = (
             f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), compared with "

@@ -50,5 +50,5 @@ def inspect(
     elif Decision.schema in schemas:
         names = labels_of(None, [file])
         decisions = for_each_label(names, lambda: read_document(Decision, file, remedy=""))
-        screen = f"{multilabel.decided(decisions)}\n\n{screen}"
+        screen = f"{multilabel.decided(decisions, str(file))}\n\n{screen}"
     Console().screen(screen)

@@ -12,6 +12,7 @@ from covcal_cli.cli.console import Console, checks
 from covcal_cli.errors import CovcalError, in_percent, in_points, interval, percent, short_percent
 from covcal_cli.evaluate.macro import gate_of_label
 from covcal_cli.evaluate.metrics import on_screen
+from covcal_cli.files import as_word
 from covcal_cli.multilabel import gathered, named, one_label
 from covcal_cli.records import of_labels, sentences_of_failed
 from covcal_cli.report.tables import Table, markdown
@@ -184,11 +185,15 @@ def _metrics(result: "LabelAssessments") -> Table:
     return Table(headings, rows, texts=(0, 1))
 
 
-def decided(decisions: "Mapping[str, Decision]") -> str:
-    """Return the result of decide: for each label, the share of accepted rows."""
+def decided(decisions: "Mapping[str, Decision]", output: str) -> str:
+    """Return the share of rows whose prediction is accepted, for each label."""
     rows = []
     for label, decision in decisions.items():
-        point, above = decision.expected, decision.threshold
+        point, above, use = decision.expected, decision.threshold, decision.labels
+        needs = f"needs {decision.labels_needed}{' more' if use else ''} labels"
+        promise = needs if decision.labels_needed else "unlikely"
+        if use is not None and decision.is_promise:
+            promise = f"yes ({use.labels} labels, {use.wrong} wrong)"
         rows.append(
             [
                 label,
@@ -196,17 +201,30 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
                 short_percent(above) if above is not None else "-",
                 "-" if point is None else f"{in_percent(point.error)} %",
                 "-" if point is None else interval(point.low, point.high, point.error),
+                *([] if decision.error is None else [promise]),
             ]
         )
     shares = {label: decision.share for label, decision in decisions.items()}
     least = min(shares, key=lambda label: shares[label])
+    first, promised = decisions[least], [name for name in decisions if decisions[name].is_promise]
     facts = {
-        "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
-        f"the label with the fewest accepted rows is {least}",
+        "Accept": f"{in_percent(fmean(shares.values()))} % of {first.counted}, on average over "
+        f"the labels; the label with the fewest accepted rows is {least}",
         "Expect": "the errors in the table, which are estimates and not promises",
     }
-    columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")
-    return f"{tables.aligned(facts)}\n\n{tables.text(Table(columns, rows))}"
+    if promised:
+        facts["Promise"] = (
+            f"{named(promised)}: at most {short_percent(first.error or 0.0)} of the accepted rows "
+            f"are wrong, with {short_percent(first.certainty)} certainty for each label by itself"
+        )
+    needed = max(0 if entry.is_promise else entry.labels_needed for entry in decisions.values())
+    if needed:
+        facts["Labels"] = (
+            f"promises need up to {needed} labels: covcal pick -n {needed} --for {as_word(output)}"
+        )
+    columns = ["label", "accepted", "confidence above", "expected to be wrong", "range"]
+    table = Table(columns + ["promise"] * (first.error is not None), rows, texts=(0, 5))
+    return f"{tables.aligned(facts)}\n\n{tables.text(table)}"
 
 
 def publish_expectations(

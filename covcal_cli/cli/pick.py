@@ -195,15 +195,18 @@ def pick(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
     sheet = picked.sheet
-    decided = {} if decision is None else json_of(decision)
-    if decided.get("is_promise"):
+    decisions = [] if decision is None else [json_of(decision)]
+    if sheet.several:
+        decisions = [entry for content in decisions for entry in content["labels"].values()]
+    needed = max((entry["labels_needed"] for entry in decisions), default=0)
+    if decisions and all(entry["is_promise"] for entry in decisions):
         console.note(
             f"{decision} is a promise already. With more labels, the promise stays valid but "
             "covers only a few more rows"
         )
-    elif decided and count < decided["labels_needed"]:
+    elif count < needed:
         console.note(
-            f"{decision} suggests {decided['labels_needed']} labels: with {count} labels, a "
+            f"{decision} suggests {needed} labels: with {count} labels, a "
             "promise is less likely or covers fewer rows"
         )
     if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):

@@ -141,7 +141,8 @@ def decide(
         moved = predicted if scaled.scaling.can_move_the_top else None
         of_source = scaled.of_labelled(file.source, _MAX_ROWS)
         sample = Sample(logits.T, temperature, accuracy, moved, of_source)
-        curve, of_sample = sample.curve(), np.searchsorted(rows, drawn)
+        planned, of_sample = sample.curve(), np.searchsorted(rows, drawn)
+        curve = sample.curve(count_source=True)
         labelled = _Labelled(target, draw, rows, scores, promises)
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
@@ -179,7 +180,7 @@ def decide(
         uses: dict[int, LabelUse] = {}
         offers: dict[int, _Offer] = {}
         ascending = np.sort(scores)
-        rankings = [Ranking(ascending, beliefs_of(curve, parts)) for parts in _BELIEFS]
+        rankings = [Ranking(ascending, beliefs_of(planned, parts)) for parts in _BELIEFS]
         sizes = np.bincount(promises, minlength=len(names))
         used = [] if settings.error is None else np.flatnonzero(sizes).tolist()
         for group in used:
@@ -239,12 +240,13 @@ def decide(
             rows=len(rows),
             splits=splits,
             is_promise=bool(uses) and share > 0,
-            expected=sample.point_at(share) if share and is_joint else None,
+            expected=thresholds.point_at(curve, share) if share and is_joint else None,
             labels=uses.get(0) if is_joint else None,
             labels_needed=labels,
             promised_share=promised_share,
             promised_chance=chance,
             curve=curve,
+            planned=planned,
             sets=sets,
             notes=tuple(notes),
             warnings=tuple(warnings),
@@ -279,8 +281,6 @@ class _Labelled:
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
                 reason = "the labelled rows were picked to estimate the accuracy, not for a promise"
-                if current_label() is not None:
-                    return f"{reason}. Rows with several labels cannot be picked for a promise"
                 return f"{reason}: pick rows with covcal pick --for decide.json"
             return "the file has no labels: run covcal pick --for decide.json and covcal label"
         # Leave out batches that were drawn before the decision.
@@ -341,12 +341,16 @@ class _Promise:
 
     def offer(self, look: int) -> _Offer:
         offers, ranking = [], self._rankings[look > 1]
+        # The rows for several labels are drawn from all rows with equal probabilities.
+        regions = () if current_label() is None else (1.0,)
         used = self._is_used & (look > 1)
         scores, wrong = self._scores[used], self._wrong[used]
         for labels in _OFFERS:
             if labels > len(ranking) - len(self._scores):
                 break
-            best = acceptance.best_region(ranking, labels, self._error, self._level(look), scores)
+            best = acceptance.best_region(
+                ranking, labels, self._error, self._level(look), scores, regions=regions
+            )
             if best is None:
                 continue
             first = best[1].candidates[0]

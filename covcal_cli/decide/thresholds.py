@@ -92,12 +92,6 @@ class Sample:
             points.append(_point(float(share), error, highest, lowest))
         return tuple(points)
 
-    def point_at(self, share: float) -> CurvePoint:
-        """Return the expected error rate if this share of the rows is accepted."""
-        curve = self.curve(count_source=True)
-        values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
-        return CurvePoint(share, *(float(np.interp(share, values[0], part)) for part in values[1:]))
-
     def expected(
         self, rows: Booleans, accepted: Booleans, count: int, of: int
     ) -> CurvePoint | None:
@@ -121,8 +115,7 @@ class Sample:
 
     def share_beyond_source(self, accepted: Booleans) -> float:
         """Return the share of accepted rows with a higher confidence than every source row."""
-        confidence = self.confidence[0][accepted]
-        source, _ = self.source
+        confidence, source = self.confidence[0][accepted], self.source[0]
         return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
 
     def _source_error(self, least: float) -> tuple[float, float]:
@@ -130,8 +123,7 @@ class Sample:
 
         The high end is that of Wilson's interval. Without source rows, both are 0.
         """
-        confidence, wrong = self.source
-        flags = wrong[confidence >= least]
+        flags = self.source[1][self.source[0] >= least]
         error = float(flags.mean()) if len(flags) else 0.0
         return error, wilson(error, len(flags), _LEVEL)[1] if len(flags) else 0.0
 
@@ -180,6 +172,12 @@ class Sample:
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
+
+
+def point_at(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
+    """Return the point of a curve at a share of accepted rows."""
+    values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
+    return CurvePoint(share, *(float(np.interp(share, values[0], part)) for part in values[1:]))
 
 
 def largest_share(curve: Sequence[CurvePoint], error: float) -> float:

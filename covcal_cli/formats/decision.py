@@ -25,7 +25,6 @@ from covcal_cli.records import (
 )
 
 ACCEPT, REVIEW = "accept", "review"
-SCORE = "confidence"  # The name of the score that ranks rows.
 Cost = Annotated[float, Within(0, 1e100)]
 Covered = Literal["future rows", "these rows"]
 ROLES_OF_ROWS = ("features", "adapted")  # The kinds of input files that contain target rows.
@@ -131,7 +130,7 @@ class Decision(Document):
     error: Share | None
     certainty: Share
     covers: Covered  # Whether the limit is proved for future rows or only for these rows.
-    score: str = SCORE
+    score: Literal["confidence"] = "confidence"  # The score that ranks rows.
     threshold: Share | None  # Rows above this score are accepted; None accepts no row.
     share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.
@@ -144,6 +143,8 @@ class Decision(Document):
     # The share of accepted rows to expect with `labels_needed` labels.
     promised_share: Share
     curve: tuple[CurvePoint, ...]  # The expected error for evenly spaced shares of accepted rows.
+    # The same without the errors of source rows; `beliefs_of` these points plan the tests.
+    planned: tuple[CurvePoint, ...]
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # The files of data and calibration.
@@ -162,9 +163,9 @@ class Decision(Document):
         require_shares(error=self.error, certainty=self.certainty)
         if not self.splits or not set(self.splits) <= set(SPLITS):
             raise ValueError(f"splits must be some of {', '.join(SPLITS)}")
-        shares = [point.share for point in self.curve]
+        shares = [point.share for point in self.planned]
         if not shares or shares != sorted(set(shares)):
-            raise ValueError("curve is empty, or its shares are not in ascending order")
+            raise ValueError("planned is empty, or its shares are not in ascending order")
         if self.is_promise and self.labels is None and self.promise_by is None:
             raise ValueError("a promise without labels")
         for roles in (("calibration",), ROLES_OF_ROWS):
@@ -175,6 +176,11 @@ class Decision(Document):
     def accepts_rows(self) -> bool:
         """Whether the user asked for accepted rows, and not only for sets."""
         return self.error is not None or self.cost is not None
+
+    @property
+    def counted(self) -> str:
+        """The rows that `share` counts, in words."""
+        return f"the target {' and '.join(self.splits)} rows"
 
     @property
     def accept_above(self) -> float:
@@ -232,11 +238,6 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     """
     path, remedy = Path(path), "make it with covcal decide"
     decision = read_document(Decision, path, remedy=remedy, again="decide again")
-    if decision.score != SCORE:
-        raise CovcalError(
-            f"{path} ranks rows by {decision.score}, but this version does not know this score: "
-            "run covcal decide again"
-        )
     if not any(decision.was_made_with(Path(calibration)) for calibration in calibrations):
         raise CovcalError(
             f"{path} was not made with {' or '.join(map(str, calibrations))}: run covcal decide "

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ from covcal_cli.labels.sheet import (
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
 from covcal_cli.maths.acceptance import BELIEFS, Ranking, best_region, level_of_look
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
-from covcal_cli.multilabel import for_each_label
+from covcal_cli.multilabel import for_each_label, for_first_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
@@ -198,11 +199,13 @@ def pick(
     images = None if images is None else Path(images)
     names = labels_in(path)
     if names:
-        _require_csv(path, output, page, decision)
+        _require_csv(path, output, page)
     made_for: Decision | None = None
     if decision is not None:
-        calibration = calibration or input_of(decision, "calibration")
-        made_for = _promise_of(decision, calibration)
+        fitted = partial(input_of, decision, "calibration")
+        calibration = calibration or for_first_label(names, fitted)
+        promise = partial(_promise_of, decision, calibration)
+        made_for = next(iter(for_each_label(names, promise).values()))
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "needs a calibration (-c)")
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
@@ -224,7 +227,9 @@ def pick(
         left = population - len(before.rows)
         _require_left(path, left, n, splits, before)
         if decision is not None and calibration is not None:
-            _require_own_labels(file, frame_rows(target, splits), before, Path(calibration))
+            frame_of_draw, document = frame_rows(target, splits), Path(calibration)
+            check = partial(_require_own_labels, file, frame_of_draw, before, document)
+            for_first_label(names, check)
 
         # Step 1: score all rows, and draw.
         scored: Scored = [(part, forecasters_of(part, s, settings.seed)) for part, s in of_labels]
@@ -234,7 +239,13 @@ def pick(
             rule = inclusion_rule(frame.score_parts, n)
             probabilities: _Inclusion = lambda scores, _: rule(scores)  # noqa: E731
         else:
-            frame = _Frame([(file, [scaled])], splits, before.rows, left, progress or silent)
+            frame = _Frame(
+                scored if names else [(file, [scaled])],
+                splits,
+                before.rows,
+                left,
+                progress or silent,
+            )
             words, probabilities = frame.rule_for(made_for, n, before.batches)
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, right, inclusion = frame.drawn(probabilities, rng)
@@ -424,13 +435,13 @@ class _Frame:
     ) -> tuple[str, _Inclusion]:
         """Return the name of the score for a decision, and the rule for inclusion probabilities.
 
-        For prediction sets, all rows have the same probability. For a limited error, rows are
-        sorted by score, so the number of drawn rows above a threshold is nearly constant. If each
-        group has a promise, all groups get the same number of labels. `batches` are the earlier
-        batches.
+        For prediction sets and several labels, all rows have the same probability. For a limited
+        error, rows are sorted by score, so the number of drawn rows above a threshold is nearly
+        constant. If each group has a promise, all groups get the same number of labels. `batches`
+        are the earlier batches.
         """
-        if decision.error is None:
-            if any(region_of(batch.score) != -1.0 for batch in batches):
+        if decision.error is None or len(self._scored) > 1:
+            if decision.error is None and any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
                     f"{self._file.path}: some rows were already picked for another purpose "
                     "than --set alone: extract the data to another file, and run covcal pick "
@@ -444,7 +455,7 @@ class _Frame:
         rows, target = np.concatenate(list(self._row_blocks())), self._file.require_target()
         _, self._groups = numbered_groups(target, decision.promise_by, rows, self._file.classes)
         look = 1 + sum(region_of(batch.score) is not None for batch in batches)
-        beliefs = beliefs_of(decision.curve, BELIEFS[look > 1])
+        beliefs = beliefs_of(decision.planned, BELIEFS[look > 1])
         ranking = Ranking(np.sort(scores), beliefs)
         numbers = np.unique(self._groups)
         parts = [ranking.part(scores[self._groups == number]) for number in numbers]
@@ -507,19 +518,13 @@ def _require_left(path: Path, left: int, n: int, splits: tuple[str, ...], before
         )
 
 
-def _require_csv(
-    path: Path, output: Path | None, page: Path | None, decision: str | Path | None
-) -> None:
+def _require_csv(path: Path, output: Path | None, page: Path | None) -> None:
     suffix = "" if output is None else output.suffix.lower()
     if page is not None or suffix in SUFFIXES:
         what = "--page" if page is not None else f"a file of tasks ({suffix})"
         raise CovcalError(
             f"{path} holds several labels, but {what} is for rows with one label each: label "
             "the CSV, which has a column for each label"
-        )
-    if decision is not None:
-        raise CovcalError(
-            f"{path} holds several labels, but --for draws rows for one decision: leave out --for"
         )
 
 

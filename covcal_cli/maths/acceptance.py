@@ -313,12 +313,13 @@ def best_region(
     level: float,
     labelled: Float64s = NONE,
     groups: Sequence[Ranking] = (),
+    regions: Sequence[float] = (),
 ) -> tuple[float, Plan] | None:
     """Return the threshold and the plan of the best region for `labels` labels, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
     approximation, but `most_wrong` is exact. With `groups`, each group is tested separately, with
-    `labels` labels.
+    `labels` labels. `regions` are the shares of rows to compare, if given.
     """
     found: list[tuple[float, Plan]] = []
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
@@ -338,7 +339,7 @@ def best_region(
         return plan(part, rows, limits) if rows else Plan((), 0.0)
 
     parts = groups or [ranking]
-    for size in sorted({round(share * len(ranking)) for share in _REGIONS}):
+    for size in sorted({round(share * len(ranking)) for share in regions or _REGIONS}):
         threshold = ranking.threshold(size)
         plans = [planned(part, threshold) for part in parts]
         candidates = next((entry.candidates for entry in plans if entry.candidates), ())

@@ -330,7 +330,8 @@ def sentence(decision: Decision) -> str:
     above = decision.threshold
     least = "the threshold of their group" if above is None else short_percent(above)
     rows = (
-        f"Rows with a confidence above {least} are accepted: {percent(decision.share)} of the rows."
+        f"Rows with a confidence above {least} are accepted: {percent(decision.share)} of "
+        f"{decision.counted}."
     )
     if decision.is_promise:
         certainty = short_percent(decision.certainty)

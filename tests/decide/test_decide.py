@@ -138,13 +138,13 @@ def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
     assert 0 < of_errors[0] < of_errors[-1]
 
 
-_SHARES = "curve is empty, or its shares are not in ascending order"
+_SHARES = "planned is empty, or its shares are not in ascending order"
 DAMAGED: list[tuple[str, str, Any]] = [
     ("certainty must be between 0 and 1, not 0", "certainty", 0.0),
     ("certainty must be between 0 and 1, not 1", "certainty", 1.0),
     ("splits must be some of train, validation, test", "splits", ["x"]),
-    (_SHARES, "curve", []),
-    (_SHARES, "curve", None),  # in reverse
+    (_SHARES, "planned", []),
+    (_SHARES, "planned", None),  # in reverse
 ]
 
 
@@ -188,7 +188,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         labels = file["marked/labels"]
         labels[:] = (labels[:] + 1) % 3
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
-    assert done.out.startswith("Accept  none of the target rows")
+    assert done.out.startswith("Accept  none of the target train and validation rows")
     assert (
         "labelled rows with the highest confidence are wrong, but a promise of at most 10 % wrong"
         in done.out
@@ -400,7 +400,7 @@ def test_an_estimate_warns_if_confident_source_rows_are_wrong(tmp_path: Path) ->
     done = covcal("decide", "--error", 0.2, "-q", cwd=tmp_path).require_success()
     assert "of the 10 most confident source rows are wrong, but fewer than" in done.err
     decision = read_decision(tmp_path / "decide.json", tmp_path / "cal.json")
-    assert len(decision.warnings) == 1
+    assert len(decision.warnings) == 2  # also the verdict on the calibration
 
 
 def test_one_predicted_class_is_decided_like_others(tmp_path: Path) -> None:
@@ -518,9 +518,11 @@ def test_a_promise_outlives_later_labels(labelled: Path) -> None:
 def test_a_decision_by_another_score_is_refused(folder: Path) -> None:
     covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
     decision = read_decision(folder / "decide.json", folder / "cal.json")
-    write_document(replace(decision, score="margin"), folder / "decide.json", force=True)
+    write_document(
+        replace(decision, score=cast("Any", "margin")), folder / "decide.json", force=True
+    )
     done = covcal("apply", "--decide", "decide.json", "-o", "p.csv", "-q", cwd=folder)
-    assert "ranks rows by margin, but this version does not know this score" in done.error_line()
+    assert "is damaged (score is" in done.error_line()
 
 
 def test_labels_of_ties_decide_on_all_rows_or_none(tmp_path: Path) -> None:

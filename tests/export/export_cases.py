@@ -141,6 +141,7 @@ def decided(case: Case, threshold: float) -> Path:
         labels_needed=0,
         promised_share=0.0,
         curve=(CurvePoint(1.0, 0.2, 0.1, 0.3),),
+        planned=(CurvePoint(1.0, 0.2, 0.1, 0.3),),
         sets=None,
         notes=(),
         inputs=tuple(

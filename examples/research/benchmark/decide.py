@@ -165,11 +165,11 @@ def of_error(
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
-    believed = max((point.share for point in decision.curve if point.error <= error), default=0.0)
+    believed = max((point.share for point in decision.planned if point.error <= error), default=0.0)
     for accepted in (int((score > decision.accept_above).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
-    ranking = Ranking(np.sort(score), beliefs_of(decision.curve, BELIEFS[0]))
+    ranking = Ranking(np.sort(score), beliefs_of(decision.planned, BELIEFS[0]))
     for count in labels:
         share, _, broken = promises(ranking, wrong, error, count, draws, these_rows=these_rows)
         numbers += [share, broken]
