@@ -120,9 +120,11 @@ def decide(
             decision = choose(
                 path, document, settings, estimate, cost=cost, networks=networks, progress=show
             )
-        advice = unmeasured_action(fitted)[1]
-        if not decision.is_promise and not advice.startswith("Use"):
+        tone, advice = unmeasured_action(fitted)
+        if tone == "bad" and not decision.is_promise:
             decision = replace(decision, warnings=(*decision.warnings, f"{document}: {advice}"))
+        elif advice.startswith("Label") and not decision.is_promise:
+            doubts.append(f"{document}: {advice}")
         return path, [*notes, *doubts, *decision.notes], decision
 
     labels_of_file = labels_of(file, [document])

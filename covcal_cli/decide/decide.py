@@ -34,7 +34,7 @@ from covcal_cli.labels.draws import Draw, frame_rows, inclusions_for_decision, r
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
 from covcal_cli.maths import acceptance
-from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, Candidate, Ranking, Sampling
+from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, Ranking, Sampling, most_wrong
 from covcal_cli.multilabel import current_label
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import Input
@@ -54,7 +54,7 @@ _LABEL_SOME = "label some rows that covcal pick --for draws"
 # Number of labels, share of rows to accept, and probability that the labels are enough.
 _Offer = tuple[int, float, float]
 _NO_OFFER = 0, 0.0, 0.0
-_NOTHING = Candidate(math.inf, 0, 0, -1)  # Accepts no row.
+_NOTHING = acceptance.Candidate(math.inf, 0, 0, -1)  # Accepts no row.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,9 +323,7 @@ class _Promise:
             drawn = [self.sampling(i, threshold) for i in numbers]
             lost = int(((self._scores > threshold) & ~self._is_used).sum())
             these = self._settings.these_rows
-            allowed = acceptance.most_wrong(
-                rows, drawn, self._error, level, these_rows=these, lost=lost
-            )
+            allowed = most_wrong(rows, drawn, self._error, level, these_rows=these, lost=lost)
             return round(sum(batch.inclusion for batch in drawn) * rows), allowed
 
         region = ranking.above(max(*(self._labelled.used[i] for i in numbers), 0.0))
@@ -393,7 +391,7 @@ def _sets(
         shares = [scaled.forecast(target, rows).probabilities.T for rows in blocks]
         excluded = thresholds.right_excluded(draw.rows, coverage)
         if (certainty := settings.certainty) is not None:
-            excluded = acceptance.most_wrong(
+            excluded = most_wrong(
                 draw.population,
                 [Sampling(batch.drawn / batch.population, batch.drawn) for batch in draw.batches],
                 1 - coverage,

@@ -400,7 +400,18 @@ def test_an_estimate_warns_if_confident_source_rows_are_wrong(tmp_path: Path) ->
     done = covcal("decide", "--error", 0.2, "-q", cwd=tmp_path).require_success()
     assert "of the 10 most confident source rows are wrong, but fewer than" in done.err
     decision = read_decision(tmp_path / "decide.json", tmp_path / "cal.json")
-    assert len(decision.warnings) == 2  # also the verdict on the calibration
+    assert len(decision.warnings) == 1
+
+
+def test_an_estimate_repeats_the_verdict_on_its_calibration(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = covcal("decide", "--error", 0.1, cwd=folder).require_success()
+    assert "note: cal.json: Label 50 rows first: " in done.err
+    bad = "bad", "Do not use this calibration: the classes seem to be in the wrong order"
+    monkeypatch.setattr("covcal_cli.report.verdict.class_order_action", lambda _: bad)
+    done = covcal("decide", "--error", 0.1, "-f", "-q", cwd=folder).require_success()
+    assert f"warning: cal.json: {bad[1]}" in done.err
 
 
 def test_one_predicted_class_is_decided_like_others(tmp_path: Path) -> None:
