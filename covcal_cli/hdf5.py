@@ -385,20 +385,20 @@ def _opened(path: Path, remedy: str) -> Any:
 def _require_finite_heaps(path: Path) -> None:
     """Raise `OSError` for a damaged heap that HDF5 would read forever."""
     with path.open("rb") as file:
-        content = file.read(_HEAP_BYTES)
-        file.seek(max(len(content), path.stat().st_size - _HEAP_BYTES))
-        content += file.read()
-    for heap in _HEAP.finditer(content):
-        size = int.from_bytes(content[heap.end() : heap.end() + 8], "little")
-        place, end = heap.start() + 16, min(heap.start() + size, len(content))
-        while place + 16 <= end:
-            index, length = content[place : place + 2], content[place + 8 : place + 16]
-            step = int.from_bytes(length, "little")
-            if any(index):
-                step = 16 + -(-step // 8) * 8
-            if step == 0:
-                raise OSError("a global heap is damaged")
-            place += step
+        parts = [file.read(_HEAP_BYTES)]
+        file.seek(max(len(parts[0]), path.stat().st_size - _HEAP_BYTES))
+        parts.append(file.read())
+    for content in parts:
+        for heap in _HEAP.finditer(content):
+            end = heap.start() + int.from_bytes(content[heap.end() : heap.end() + 8], "little")
+            place = heap.start() + 16
+            while place + 16 <= min(end, len(content)):
+                step = int.from_bytes(content[place + 8 : place + 16], "little")
+                if any(content[place : place + 2]):  # not free space
+                    step = 16 + -(-step // 8) * 8
+                if not 0 < step <= end - place:
+                    raise OSError("a global heap is damaged")
+                place += step
 
 
 class _readable:  # noqa: N801

@@ -138,11 +138,12 @@ def test_a_group_within_itself_ends(tmp_path: Path) -> None:
         assert found["a/again/again/x"][:].tolist() == [1, 2]
 
 
-def test_a_heap_that_never_ends_is_refused(features: Path) -> None:
-    """HDF5 would read free space of size 0 in a heap of texts forever."""
+@pytest.mark.parametrize("byte", [0x00, 0xFF])
+def test_a_heap_that_never_ends_is_refused(byte: int, features: Path) -> None:
+    """HDF5 would read texts of size 0 or beyond the heap forever."""
     content = bytearray(features.read_bytes())
     start = content.index(b"GCOL") + 16
-    content[start : start + 16] = bytes(16)
+    content[start : start + 16] = bytes([byte] * 16)
     features.write_bytes(content)
     for command in ("inspect", "evaluate", "calibrate"):
         done = covcal(command, features.name, cwd=features.parent)

@@ -29,6 +29,7 @@ CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # The names of two si
 _ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
 _LARGEST_VARIANCE = 1e12  # Maximum plausible variance (about d for d features).
 _LARGEST_RANK_VARIANCE = 0.25  # Largest variance of numbers from 0 to 1.
+SMALLEST_RANK_VARIANCE = 1e-18  # One row of n that differs gives about 1/(4n).
 _QUANTILES = 257
 _LEAST_TEMPERATURE = 1e-100  # Largest temperature; the smallest is the inverse.
 
@@ -119,8 +120,9 @@ class Signal:
 
     def __post_init__(self) -> None:
         self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
+        plausible = SMALLEST_RANK_VARIANCE <= self.variance <= _LARGEST_RANK_VARIANCE
         _require(
-            self.rows >= 1 and 0 <= self.mean <= 1 and 0 <= self.variance <= _LARGEST_RANK_VARIANCE,
+            self.rows >= 1 and 0 <= self.mean <= 1 and (plausible or self.variance == 0),
             f"the signal {self.name}",
         )
 

@@ -47,7 +47,7 @@ from covcal_cli.watch.period import (
     Verdict,
     Watched,
 )
-from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
+from covcal_cli.watch.reference import CONFIDENCE, SMALLEST_RANK_VARIANCE, Reference, Signal
 
 # Values of tau over which E_j is averaged, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
@@ -226,7 +226,7 @@ def _alarm_within(
         signal
         for signal in reference.signals
         if signal.name in first.signals
-        and first.variances.get(signal.name, 0) > 0
+        and first.variances.get(signal.name, 0) >= SMALLEST_RANK_VARIANCE
         and first.signal_rows > 0
     ]
     if not moving or not following:

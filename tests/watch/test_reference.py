@@ -315,6 +315,7 @@ def test_an_array_that_no_rows_have_is_damage(place: str, factor: float, folder:
         ("signals.0.mean", 2147483648),
         ("signals.0.variance", 1e300),
         ("signals.0.variance", -0.1),
+        ("signals.0.variance", 1e-320),
         ("signals.0.rows", 0),
         ("signals.0.rows", 3),
         ("signals.0.name", "density ratio"),
