@@ -312,6 +312,11 @@ def find_parts(path: Path) -> list[Part]:
     """Return the files of a table in order."""
     if not path.is_dir():
         return [Part(path, {})]
+    if kind := _keeps_old_rows(path):
+        raise CovcalError(
+            f"{path} is a {kind} table, whose folder also holds deleted rows: write its current "
+            "rows to one Parquet file"
+        )
     parts = list(_below(path, {}))
     by = [", ".join(part.keys) or "nothing" for part in parts]
     for other in by:
@@ -321,6 +326,19 @@ def find_parts(path: Path) -> list[Part]:
                 "files of one table"
             )
     return parts
+
+
+def _keeps_old_rows(folder: Path) -> str | None:
+    """Return the kind of a table if its files also hold rows that were deleted or replaced."""
+    if (folder / ".hoodie").is_dir() or any(folder.glob("../metadata/*.metadata.json")):
+        return "Hudi" if (folder / ".hoodie").is_dir() else "Iceberg"
+    log = folder / "_delta_log"
+    # A checkpoint replaces older logs, which may be gone.
+    if any(log.glob("*.checkpoint*.parquet")):
+        return "Delta"
+    logs = (file.read_text(encoding="utf-8", errors="replace") for file in log.glob("*.json"))
+    deletes = any('"remove"' in text or '"deletionVector"' in text for text in logs)
+    return "Delta" if deletes else None
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:

@@ -211,6 +211,30 @@ class TestPartitions:
         assert data.columns["site"].tolist() == ["", "", "Bern/West", "Bern/West"]
 
     @pytest.mark.parametrize(
+        ("log", "kind"),
+        [
+            ("t/_delta_log/0.json", ""),
+            ("t/_delta_log/1.json", "Delta"),
+            ("t/_delta_log/2.checkpoint.parquet", "Delta"),
+            ("t/.hoodie/hoodie.properties", "Hudi"),
+            ("metadata/v1.metadata.json", "Iceberg"),
+        ],
+    )
+    def test_deleted_rows_of_a_table_are_not_read(
+        self, log: str, kind: str, tmp_path: Path
+    ) -> None:
+        write_parts(tmp_path / "t", {f"{n}.parquet": {"a": [1.0], "b": [2.0]} for n in range(2)})
+        path = tmp_path / log
+        path.parent.mkdir()
+        action = "remove" if path.name == "1.json" else "add"
+        path.write_text(f'{{"{action}": {{"path": "1.parquet"}}}}\n')
+        if not kind:
+            assert opened(tmp_path / "t", TWO).ids
+            return
+        with pytest.raises(CovcalError, match=f"is a {kind} table, whose folder also holds del"):
+            opened(tmp_path / "t", TWO)
+
+    @pytest.mark.parametrize(
         ("names", "found"),
         [
             (("1", "0"), [0, 1, 1]),
