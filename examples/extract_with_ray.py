@@ -6,10 +6,10 @@
 The model and the data must have the same path on every node. Each Ray actor opens the model once
 and checks its last layer. Ray Data sends pieces of the rows to the actors, in any order. The
 outputs are sorted by row number, every id is checked, and the outputs are written to spool files.
-These are the files in which ``covcal extract`` keeps the rows of an interrupted run. So ``extract``
-can make all its checks and write the features file without running the model. If all machines are
-of the same kind, the file has the same bytes as without Ray. After an error, the spool files
-remain, and ``--resume`` runs the model only on the missing rows.
+``covcal extract`` keeps the rows of an interrupted run in the same files. With these files,
+``extract`` makes all its checks and writes the features file without running the model. If all
+machines are of the same kind, the file has the same bytes as without Ray. After an error, the spool
+files remain, and ``--resume`` runs the model only on the missing rows.
 
 `Extractor`, `pieces_of` and `Join` do not use Ray, so you can also use them with other cluster
 software.
@@ -139,8 +139,8 @@ class Join:
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # Becomes False if a logit or a feature is NaN or infinite. Then no more rows are written,
-        # so ``extract`` runs this row again and reports the problem.
+        # False after a worker returned NaN or infinity. Later rows are not written, so ``extract``
+        # runs the row with this value again and reports the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:
@@ -149,7 +149,7 @@ class Join:
         Raises
         ------
         CovcalError
-            If a worker has read different data than this machine.
+            If a worker has not read the same rows as this machine.
         """
         for run in _runs(block):
             self._waiting[str(run["domain"][0]), int(run["position"][0])] = run

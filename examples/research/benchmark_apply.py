@@ -2,8 +2,8 @@
 
     python examples/research/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
 
-The plain NumPy code (bare pass) reads the same file in pieces. It computes softmax, label,
-confidence and the counts of 15 bins for every temperature, and writes nothing. With ``-c``,
+The plain NumPy code (bare pass) reads the same file in pieces. The bare pass computes softmax,
+label, confidence and the counts of 15 bins for every temperature, and writes nothing. With ``-c``,
 ``evaluate`` measures the classifier before and after calibration. So both ``evaluate`` and the bare
 pass then compute two softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
 

@@ -26,7 +26,7 @@ from covcal_cli.maths.softmax import class_major, softmax
 BINS = 15
 SIZES = (56, 250, 1000, 2683)
 ABOVE, REGRESSION = Limit("ece", 0.05), Limit("ece", 0.005)
-HONEST = 0.855  # gives a true ECE of 2.4 %
+HONEST = 0.855  # this factor gives a true ECE of 2.4 %
 DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
 
 

@@ -3,7 +3,7 @@
     python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
 covcal reads the logits block by block from a features file. The other packages get the logits in
-memory, and the loading time is not counted. Each call runs in its own process with one thread. Its
+memory, and the loading time is not counted. Each call runs in its own process with one thread. The
 processor seconds and the increase of the peak memory are measured.
 """
 

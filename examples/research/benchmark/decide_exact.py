@@ -4,10 +4,10 @@
 
 Labels are simulated, but rows are drawn and tested as by ``covcal decide``. In the worst case, a
 promise is broken whenever ``decide`` accepts any row. For a promise about future rows, the true
-error rate is exactly the limit. Then either all rows have the same error probability, or it grows
-to twice the limit for rows with low scores. For a promise about the given rows, the accepted rows
-contain one wrong row too many. The output has one line for each setting, with the share of
-simulations in which a promise is broken.
+error rate is exactly the limit. Then either all rows have the same error probability, or rows with
+low scores have up to twice the limit. For a promise about the given rows, the accepted rows contain
+one wrong row too many. The output has one line for each setting, with the share of simulations in
+which a promise is broken.
 
 All simulations of a setting draw their rows at once (`drawn_together`). Later batches of all
 simulations use the score thresholds that were chosen in the first simulation.
@@ -15,8 +15,8 @@ simulations use the score thresholds that were chosen in the first simulation.
 With one promise for each group, a simulation counts as broken if at least one promise is broken.
 Rows are drawn either within each group, or from all rows.
 
-The last lines simulate users who choose the size of the second batch after the first batch. They
-assume infinitely many rows, and the worst choice of the size.
+The last lines simulate users who choose the size of the second batch after the first batch. These
+simulations assume infinitely many rows, and the worst size of the second batch.
 """
 
 import argparse
@@ -118,7 +118,7 @@ class Draws:
         self.rng = np.random.default_rng([setting.rows, *setting.labels])
         self.regions: list[int] = []
         self.rows: list[Integers] = []  # The drawn rows of each batch, shape (draws, labels).
-        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2).
+        self.inclusions: list[Float64s] = []  # Sampling probabilities, (draws, 2).
         for look, labels in enumerate(setting.labels, 1):
             self._draw(look, labels, draws)
 
@@ -138,7 +138,7 @@ class Draws:
             of_places = np.where(np.arange(n - lost) < number, p, q)
             rows[group] = drawn_together(of_places, len(group), self.rng)
         if lost:
-            # Numbers among the remaining rows become numbers among all rows.
+            # Convert positions among the remaining rows to positions among all rows.
             for of_draw, taken in zip(rows, earlier - np.arange(lost), strict=True):
                 of_draw += np.searchsorted(taken, of_draw, "right")
         self.regions.append(region)
@@ -164,13 +164,13 @@ class Draws:
         return list(zip(*of_batches, strict=True))
 
     def broken(self, *, these_rows: bool) -> list[float]:
-        """Return the share of simulations with a broken promise, for each error distribution."""
+        """Return how often a promise was broken, for each distribution of wrong rows."""
         looks = range(1, len(self.rows) + 1)
         passes = [self._passes(look, level_of_look(CERTAINTY, look), these_rows) for look in looks]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def broken_together(self, *, these_rows: bool) -> list[float]:
-        """Return these shares if all batches get one test, at the level of the first batch."""
+        """Return how often a promise was broken if all batches are tested only once."""
         passes = self._passes(len(self.rows), level_of_look(CERTAINTY, 1), these_rows)
         return [float(of_place.mean()) for of_place in passes]
 
@@ -246,7 +246,7 @@ def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) ->
 def broken_in_groups(
     sizes: tuple[int, ...], labels: int, error: float, values: int, draws: int, *, by_group: bool
 ) -> list[float]:
-    """Return the share of simulations with a broken promise of any group, per error distribution.
+    """Return how often the promise of any group was broken, for each distribution of wrong rows.
 
     With `by_group`, every group gets the same number of labels. Otherwise, the labelled rows are
     drawn from all rows.

@@ -161,8 +161,9 @@ def bins_of(known: Sequence[Float64s], new: Sequence[Float64s]) -> list[Labels]:
 def weights_of(bins: Labels, new_bins: Labels, level: float) -> tuple[Float64s, Float64s]:
     """Return the lower and the upper ends of the intervals for the importance weight of each bin.
 
-    All intervals contain the true weights with probability 1 - `level`. Each interval divides the
-    Clopper-Pearson intervals for the shares of target rows and source rows in the bin.
+    All intervals contain the true weights with probability 1 - `level`. Each interval is the
+    quotient of two Clopper-Pearson intervals, for the shares of target rows and source rows in the
+    bin.
     """
     each = level / (4 * BINS)
     ends = []
@@ -184,12 +185,12 @@ def sets_of_pac(
     """
     level = (1 - CERTAINTY) / 2
     lowest, highest = weights_of(bins, new_bins, level)
-    used = np.unique(bins)  # Bins with source rows.
+    used = np.unique(bins)  # Bins that contain source rows.
     chance = np.random.default_rng(0).random(len(labels)) * highest[used].max()
     if_lacking, if_inside = chance <= highest[bins], chance <= lowest[bins]
     score = shares[np.arange(len(labels)), labels]
     order = np.argsort(score)
-    # For each row: with its score as the threshold, k of n sampled sets lack the right class.
+    # If the threshold is the score of a row, k of n sampled sets lack the right class.
     k = np.concatenate([[0], np.cumsum(if_lacking[order])[:-1]])
     n = k + if_inside.sum() - np.concatenate([[0], np.cumsum(if_inside[order])[:-1]])
     passes = binom.cdf(k, n, 1 - COVERAGE) <= level
@@ -227,8 +228,8 @@ def measured_pac(file: FeatureFile) -> list[float]:
     known, new = file.require_source(), file.require_target()
     pairs, ends = [], []
     for domain, inputs in ((known, features), (new, new_features)):
-        # The discriminator is trained on training rows; without enough of them, on half of the
-        # others.
+        # Train the discriminator on training rows. If there are too few, use half of the other
+        # rows.
         rows = np.random.default_rng(1).permutation(domain.rows("train"))[:MOST_OF_PAC]
         half = len(inputs) // 2
         if len(rows) >= FEWEST and domain is known:

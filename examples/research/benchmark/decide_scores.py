@@ -6,8 +6,8 @@
 The folders contain features files with known labels. The script prints two shares of accepted rows
 for each score. The first share assumes that all labels are known. The second share is what ``covcal
 decide`` accepts with a promise (`decide.promises`). With --adapted, the confidence of the method
-``blend`` is compared too. Its folder contains files of ``covcal adapt`` with the same names, and
-shifts without such a file are skipped.
+``blend`` is compared too. The folder of --adapted contains files of ``covcal adapt`` with the same
+names. Shifts without such a file are skipped.
 
 To add a score, write a function and an entry in `SCORES`.
 """
@@ -137,7 +137,7 @@ def shares_of(
         blended = ScaledLogits(calibrate(adapted, settings).scaling)
         with FeatureFile(adapted) as file:
             scores[BLEND] = blended.confidence(file.require_target(), chosen)
-    # For every score, the expected errors come from the calibrated confidence.
+    # Every score uses the errors that the calibrated confidence predicts.
     moved = new.predicted if scaled.scaling.can_move_the_top else None
     sample = Sample(*z, (guess.low, guess.accuracy, guess.high), moved)
     expected = [1 - values for values in sample.confidence]

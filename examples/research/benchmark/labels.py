@@ -50,7 +50,7 @@ class Results:
 
     state: str  # "without-adapt", or the preset of adapt
     comparison: Comparison
-    truths: Mapping[str, tuple[Truth, ...]]  # by shift, for each seed
+    truths: Mapping[str, tuple[Truth, ...]]  # true values, by shift and seed
 
     def of(self, shifts: Collection[str]) -> "Results":
         """Return the results of the named shifts."""

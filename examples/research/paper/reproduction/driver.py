@@ -60,7 +60,8 @@ def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
     Raises
     ------
     MissingDataError
-        If data of a named shift, or of all shifts, are missing. This is checked first.
+        If data of a named shift, or of all shifts, are missing. The data are checked before any
+        work.
     """
     settings = request.settings
     data = Data(request.data, request.output / "features", request.office31_model)
