@@ -80,8 +80,15 @@ class _Columns:
         self.label = label or _one_of(store, others)
         used = (self.confidence, self.prediction, self.correct, self.label)
         self.used = {name for name in used if name is not None}
+        self.n = (*store.entries[self.confidence].shape, 0)[0]  # Number of rows in the file.
+        for name in sorted(self.used):
+            shape = store.entries[name].shape
+            if shape not in ((self.n,), (self.n, 1)):
+                raise store.error(
+                    f"{name} has shape {list(shape)}, but {self.confidence} has {self.n} rows: "
+                    f"give one {name} per row"
+                )
         self.values = self._confidences(self.confidence)
-        self.n = len(self.values)  # Number of rows in the file.
         self.rows: Rows = np.flatnonzero(np.isfinite(self.values)).astype(np.int64)
         if len(self.rows) < min(1, len(self.values)):
             raise store.error(

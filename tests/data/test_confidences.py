@@ -244,6 +244,18 @@ def test_what_is_wrong_is_named(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["prediction", "confidence", "label", "correct"])
+@pytest.mark.parametrize("shape", [(), (9,), (11,), (10, 2)])
+def test_every_array_has_one_value_per_row(
+    name: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    usual = dict.fromkeys(("prediction", "confidence", "label"), np.ones(10))
+    arrays = {**usual, name: np.ones(shape)}
+    np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(CovcalError, match=r"a\.npz: .* has shape \[.*, but confidence has "):
+        opened(tmp_path / "a.npz", tmp_path / "a.npz")
+
+
 def test_both_tables_have_one_unit(tmp_path: Path) -> None:
     ours = table(tmp_path / "a.csv", "prediction,confidence,correct", [("a", 90, 1), ("b", 80, 0)])
     theirs = table(tmp_path / "b.csv", "prediction,confidence", [("a", 0.9), ("b", 0.8)])
