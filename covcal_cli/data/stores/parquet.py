@@ -198,7 +198,12 @@ class ParquetStore(Store):
         self, group: _Group, names: Sequence[str], rows: Rows, size: int
     ) -> Iterator[Piece]:
         about = group.file.metadata.row_group(group.number)
-        stored = _stored_bytes(about, names)
+        # Read a row first: pyarrow raises an error here if the sizes of a column are damaged, but
+        # `_stored_bytes` would end the process.
+        for name in names:
+            column = {"row_groups": [group.number], "columns": [name], "use_threads": False}
+            next(group.file.iter_batches(1, **column), None)
+        stored = _stored_bytes(about, group.file.schema, names)
         width = self._row_bytes(names)
         size = min(max(size, _USUAL), WINDOW_BYTES // width)
         sets = _column_sets(stored)
@@ -258,16 +263,16 @@ class ParquetStore(Store):
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 
 
-def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
+def _stored_bytes(group: Any, schema: Any, names: Sequence[str]) -> dict[str, int]:
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
-        column = group.column(index)
         # The path of a list or struct begins with the name of the column.
-        name = column.path_in_schema.partition(".")[0]
+        path = schema.column(index).path
+        name = path.partition(".")[0]
         if name not in sizes:
-            name = column.path_in_schema
+            name = path
         if name in sizes:
-            sizes[name] += column.total_uncompressed_size
+            sizes[name] += group.column(index).total_uncompressed_size
     return sizes
 
 

@@ -306,6 +306,24 @@ def test_a_text_whose_bytes_are_none_is_a_damaged_file(tmp_path: Path) -> None:
         open_store(path).texts("id")
 
 
+def test_no_damaged_byte_of_the_description_ends_the_process(tmp_path: Path) -> None:
+    """pyarrow ends the process if it is asked for the sizes of some damaged columns."""
+    path = tmp_path / "rows.parquet"
+    parquet().write_table(
+        arrow.table({"prob_a": [0.2, 0.7, 0.9]}), path, compression="none", use_dictionary=False
+    )
+    whole, refused = path.read_bytes(), 0
+    for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole) - 8):
+        path.write_bytes(whole[:place] + b"\x26" + whole[place + 1 :])
+        try:
+            store = open_store(path)
+            rows = np.arange(min(3, *(entry.shape[0] for entry in store.entries.values()), 3))
+            list(store.pieces([*store.entries], rows, 3))
+        except CovcalError:
+            refused += 1
+    assert refused > 20
+
+
 class TestProbabilitiesInOneColumn:
     """Vectors of Spark, lists of BigQuery, maps and structs are outputs of all classes."""
 
