@@ -25,6 +25,7 @@ BELOW = 1e-5
 ABOVE = 1e-3
 EXACT = 1e-3
 _SEVERAL = 1.5  # A smaller sum of outputs does not come from several classifiers.
+_SLIGHTLY_ABOVE_1 = 1.2  # Upper bounds of probabilities can be above 1.
 _SUM_TOLERANCE = 1e-2
 _WIDEST_TOLERANCE = 0.5
 _LOG_TOLERANCE = 6e-3
@@ -515,11 +516,12 @@ class OutputEvidence:
                 f"all rows have the same sum without column {rest[0] + 1} of {self.width}: "
                 "remove the column if it is not the output of a class"
             )
-        if self.form == "shares" and self.sums[0] > _SEVERAL and 0 <= self.low <= self.high <= 1:
+        is_low = 0 <= self.low <= self.high <= _SLIGHTLY_ABOVE_1
+        if self.form == "shares" and self.sums[0] > _SEVERAL and is_low:
             return (
-                f"every row sums to about {_short(self.sums[0])}, but no value is above 1, so the "
-                "columns may hold the outputs of several classifiers: keep the columns of one "
-                "classifier, or divide each row by its sum"
+                f"every row sums to about {_short(self.sums[0])}, but no value is above "
+                f"{self.high:.3g}, so the columns may hold the outputs of several classifiers: "
+                "keep the columns of one classifier, or divide each row by its sum"
             )
         for place, kinds in self._suspects.items():
             for kind, is_or_holds in _EXTRA.items():
