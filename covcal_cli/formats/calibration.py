@@ -245,6 +245,8 @@ def _require_numbers(calibration: Calibration) -> None:
     for place, content in maps.items():
         if content is not None:
             require_fields(place, content, _NUMBERS[place])
+    if "rows" in calibration.fit:
+        require_ascending(errors=calibration.fit["errors"], rows=calibration.fit["rows"])
     for place, content in (("estimates", estimates), ("estimates.labelled", labelled)):
         if content is not None and "accuracy" in content:
             require_fields(place, content, _INTERVAL)
@@ -266,8 +268,8 @@ def _fault(calibration: Calibration) -> str | None:
         return "class_offsets of a blend"
     if len(calibration.class_offsets) not in (0, len(calibration.classes)):
         return f"class_offsets has {len(calibration.class_offsets)} numbers"
-    if not np.isfinite(calibration.class_offsets).all():
-        return "class_offsets is not finite"
+    if not (np.abs(calibration.class_offsets) < _LARGEST_OFFSET).all():
+        return "class_offsets is too large"
     if not abs(calibration.confidence_offset) < _LARGEST_OFFSET:
         return f"confidence_offset is {calibration.confidence_offset}"
     if calibration.confidence_offset and calibration.forecaster != "original":

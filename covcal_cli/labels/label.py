@@ -282,7 +282,7 @@ def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
     by_chance = float(pairs.sum()) / n
     agreed, expected = int((labels == predicted).sum()), float(confidences(logits, 1.0).sum())
     is_clear = expected - by_chance > max(_RIGHT * error, _LEAST_GAIN * n)
-    if not is_clear or error == 0 or agreed - by_chance > _RANDOM * error:
+    if not is_clear or len(np.flatnonzero(r)) == 1 or agreed - by_chance > _RANDOM * error:
         return ()
     return (
         f"only {agreed} of {n} labels agree with the predicted class, but the mean confidence "

@@ -168,6 +168,18 @@ def test_a_blend_never_sharpens(tmp_path: Path) -> None:
             {"temperatures": {"forecaster": 2.0, "aligned": 0.0, "discriminator": []}},
             "temperatures.aligned is 0, but must be above 0",
         ),
+        (
+            {
+                "forecaster": "original",
+                "temperatures": {"forecaster": 2.0, "discriminator": []},
+                "class_offsets": [1e39] * 5,
+            },
+            "class_offsets is too large",
+        ),
+        (
+            {"fit": {"rows": 5, "errors": 9, "loss": 0.1, "loss_before": 0.1}},
+            "errors (9) is more than rows (5)",
+        ),
     ):
         document = tmp_path / "cal.json"
         write_document(encoded(found, document) | damage, document, force=True)
