@@ -7,7 +7,13 @@ from typing import Any
 
 from covcal_cli.calibrate import fits
 from covcal_cli.calibrate.auto import candidates, candidates_for, choose
-from covcal_cli.calibrate.labelled import LABELLED, LabelledFit, labels_against, labels_for
+from covcal_cli.calibrate.labelled import (
+    LABELLED,
+    LabelledFit,
+    effective_labels,
+    labels_against,
+    labels_for,
+)
 from covcal_cli.calibrate.methods import (
     AUTO,
     BBSE_PRIOR,
@@ -79,10 +85,15 @@ def calibrate(
                 return _fit_to_labels(file, draw, settings, AUTO)
             calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
             comparison, is_contradicted = labels_against(file.require_target(), draw, calibration)
+            remedy = (
+                f"To calibrate with them, run covcal calibrate {as_word(path)} --labels marked "
+                "-o labelled.json"
+            )
+            if not all(guard.passed for guard in effective_labels(draw)):
+                remedy = "They are too few to calibrate: pick more rows without --for"
             note = (
                 f"the {len(draw)} labels were picked for a decision, so only covcal decide "
-                f"uses them. To calibrate with them, run covcal calibrate {as_word(path)} "
-                "--labels marked -o labelled.json"
+                f"uses them. {remedy}"
             )
             warnings = [f"{CONTRADICTED}: {comparison}"]
             return replace(

@@ -246,7 +246,7 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     )
     passed = count >= MIN_EFFECTIVE
     if not passed:
-        text += ". These are too few labels: pass --labels none"
+        text += ". These are too few labels: pick more rows without --for, or pass --labels none"
     return (Guard("effective labels", count, MIN_EFFECTIVE, passed, text),)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, LABELS, METHODS, checks_of
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, checks, file_to_read, usage
+from covcal_cli.cli.console import Console, checks, file_to_read, to_pick, usage
 from covcal_cli.errors import in_percent, in_points, interval, percent, printable
 from covcal_cli.files import as_word, check_output
 
@@ -151,12 +151,15 @@ def _before_apply(calibration: "Calibration", path: Path) -> str:
     from covcal_cli.formats.calibration import CONTRADICTED
     from covcal_cli.report.verdict import unmeasured_action
 
+    again = f"covcal calibrate {as_word(path)} --labels marked -o labelled.json"
     if any(warning.startswith(CONTRADICTED) for warning in calibration.warnings):
-        return f"covcal calibrate {as_word(path)} --labels marked -o labelled.json"
-    if calibration.method != AUTO or not unmeasured_action(calibration)[1].startswith("Label"):
+        if any(again in note for note in calibration.notes):
+            return again
+        return f"{to_pick(path)}  # draws rows to label"
+    is_chosen = calibration.method == AUTO or calibration.labelled_rows is not None
+    if not is_chosen or not unmeasured_action(calibration)[1].startswith("Label"):
         return ""
-    more = "" if calibration.labelled_rows is None else " -o more.csv"
-    return f"covcal pick {as_word(path)} -n 50{more}  # draws rows to label"
+    return f"{to_pick(path)}  # draws rows to label"
 
 
 def _count(labels: str) -> int | None:

@@ -248,6 +248,18 @@ def to_calibrate(path: Path) -> str:
     return f"covcal calibrate {as_word(path)}{replaces}"
 
 
+def to_pick(path: Path) -> str:
+    """Return the command that draws 50 rows to label."""
+    return f"covcal pick {as_word(path)} -n 50{to_new_sheet()}"
+
+
+def to_new_sheet() -> str:
+    """Return the option that names a new CSV for covcal pick, or "" if its default is new."""
+    names = ("to-label.csv", "more.csv", *(f"more-{number}.csv" for number in range(2, 100)))
+    sheet = next((name for name in names if not Path(name).exists()), names[0])
+    return "" if sheet == names[0] else f" -o {sheet}"
+
+
 def to_decide(path: Path) -> str:
     """Return the command that repeats decide.json of the current folder with new labels."""
     from covcal_cli.formats.decision import Decision

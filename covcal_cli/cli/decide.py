@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.console import Console, to_new_sheet, usage
 from covcal_cli.errors import in_percent, interval, short_percent
 from covcal_cli.files import as_word, check_output
 
@@ -259,9 +259,9 @@ def _offer(decision: "Decision", output: str) -> str:
         if is_first:
             outlook = "a promise is unlikely, even with many labels"
         return f"{outlook}: allow a larger --error, or improve the classifier"
+    pick = f"covcal pick -n {labels}{to_new_sheet()} --for {as_word(output)}"
     likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"
     return (
         f"a promise for about {in_percent(decision.promised_share)} % of the rows {likely} "
-        f"needs {labels}{'' if is_first else ' more'} labels: covcal pick -n {labels} --for "
-        f"{as_word(output)}"
+        f"needs {labels}{'' if is_first else ' more'} labels: {pick}"
     )

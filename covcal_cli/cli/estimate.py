@@ -15,6 +15,7 @@ from covcal_cli.cli.console import (
     is_given,
     to_calibrate,
     to_decide,
+    to_pick,
     usage,
 )
 from covcal_cli.cli.gates import GatedOutput, metrics_and_limits
@@ -192,7 +193,8 @@ def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decis
         force = " --force  # replaces decide.json" if Path("decide.json").exists() else ""
         return f"covcal decide {word} --cost {as_word(costs)}{force}"
     if for_decision:
-        return to_decide(path)
+        asks = f"{to_pick(path)}  # draws rows to label"
+        return asks if estimation.used_target_labels else to_decide(path)
     if not document.exists():
         return to_calibrate(path)
     try:
@@ -203,7 +205,7 @@ def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decis
         return to_calibrate(path)
     if not is_fitted and not (command := following(path, document)).startswith("covcal apply"):
         return command
-    return f"covcal pick {word} -n 50  # draws rows to label"
+    return f"{to_pick(path)}  # draws rows to label"
 
 
 def _is_for_decision(path: Path) -> bool:

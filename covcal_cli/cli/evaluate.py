@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, to_calibrate, usage
+from covcal_cli.cli.console import Console, to_calibrate, to_pick, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.errors import percent, printable
 from covcal_cli.files import as_word
@@ -281,7 +281,7 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
     report = f"covcal report {file}{options}  # shows every class"
     if evaluation.labelled == evaluation.total:
         return report
-    return f"{report}; covcal pick {file} -n 50 draws rows to label"
+    return f"{report}; {to_pick(path)} draws rows to label"
 
 
 def _of_networks(evaluation: "Evaluation") -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from covcal_cli.calibrate.methods import checks_of
 from covcal_cli.cli import tables
-from covcal_cli.cli.console import Console, checks
+from covcal_cli.cli.console import Console, checks, to_new_sheet
 from covcal_cli.errors import CovcalError, in_percent, in_points, interval, percent, short_percent
 from covcal_cli.evaluate.macro import gate_of_label
 from covcal_cli.evaluate.metrics import on_screen
@@ -220,7 +220,8 @@ def decided(decisions: "Mapping[str, Decision]", output: str) -> str:
     needed = max(0 if entry.is_promise else entry.labels_needed for entry in decisions.values())
     if needed:
         facts["Labels"] = (
-            f"promises need up to {needed} labels: covcal pick -n {needed} --for {as_word(output)}"
+            f"promises need up to {needed} labels: covcal pick -n {needed}{to_new_sheet()} "
+            f"--for {as_word(output)}"
         )
     columns = ["label", "accepted", "confidence above", "expected to be wrong", "range"]
     table = Table(columns + ["promise"] * (first.error is not None), rows, texts=(0, 5))

@@ -226,7 +226,7 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     assert found == replace(without, notes=(note, labels, *notes))
     assert tuple(notes) == without.notes
     assert "the 60 labels were picked for a decision" in note
-    assert "--labels marked -o labelled.json" in note
+    assert note.endswith("They are too few to calibrate: pick more rows without --for")
     errors, expected = re.findall(
         r"(\d+) of the 60 labelled rows are wrong, and the confidence predicts ([\d.]+)", labels
     )[0]
@@ -247,7 +247,9 @@ def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
     check = next(guard for guard in fitted.guards if guard.name == "effective labels")
     assert (check.passed, check.threshold) == (False, 20)
     assert 1 <= check.value < 20
-    assert any("too few labels: pass --labels none" in warning for warning in fitted.warnings)
+    assert any(
+        "too few labels: pick more rows without --for, or" in warning for warning in fitted.warnings
+    )
     (first, *_) = fitted.warnings[0].split("; ")
     assert unmeasured_action(fitted)[1].startswith(f"Label more rows: {first[:20]}")
 
@@ -260,6 +262,15 @@ def test_estimate_leaves_labels_for_a_decision_out_as_calibrate_does(decided: Pa
         assert "60 labels" not in done.out
         assert "To use them anyway, pass --labels marked" in done.err
         assert "next: covcal decide features.h5 -" in done.err
+
+
+def test_the_next_command_draws_rows_to_a_new_csv(decided: Path) -> None:
+    """It fails if the CSV exists. A repeated decision would not give an estimate more labels."""
+    for sheet in ("more.csv", "more-2.csv"):
+        done = covcal("estimate", "--labels", "marked", cwd=decided).require_success()
+        command = f"covcal pick features.h5 -n 50 -o {sheet}"
+        assert f"next: {command}  # draws rows to label" in done.err
+        (decided / sheet).touch()
     found = estimate(decided / "features.h5").estimates
     assert found == estimate(decided / "features.h5", EstimateSettings(labels="none")).estimates
     done = covcal("estimate", "--labels", "marked", cwd=decided).require_success()
