@@ -198,12 +198,9 @@ class ParquetStore(Store):
         self, group: _Group, names: Sequence[str], rows: Rows, size: int
     ) -> Iterator[Piece]:
         about = group.file.metadata.row_group(group.number)
-        # Read a row first: pyarrow raises an error here if the sizes of a column are damaged, but
-        # `_stored_bytes` would end the process.
-        for name in names:
-            column = {"row_groups": [group.number], "columns": [name], "use_threads": False}
-            next(group.file.iter_batches(1, **column), None)
-        stored = _stored_bytes(about, group.file.schema, names)
+        stored = {name: about.num_rows * self._row_bytes([name]) for name in names}
+        others = [name for name in names if self.entries[name].dtype.kind not in "fiub"]
+        stored |= _stored_bytes(group, others)
         width = self._row_bytes(names)
         size = min(max(size, _USUAL), WINDOW_BYTES // width)
         sets = _column_sets(stored)
@@ -263,16 +260,23 @@ class ParquetStore(Store):
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 
 
-def _stored_bytes(group: Any, schema: Any, names: Sequence[str]) -> dict[str, int]:
+def _stored_bytes(group: _Group, names: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of columns, as the file states them."""
+    # Read a row first: pyarrow raises an error here if the size of a column is damaged, but ends
+    # the process if it is asked for the size.
+    for name in names:
+        column = {"row_groups": [group.number], "columns": [name], "use_threads": False}
+        next(group.file.iter_batches(1, **column), None)
+    about, schema = group.file.metadata.row_group(group.number), group.file.schema
     sizes = dict.fromkeys(names, 0)
-    for index in range(group.num_columns):
+    for index in range(about.num_columns):
         # The path of a list or struct begins with the name of the column.
         path = schema.column(index).path
         name = path.partition(".")[0]
         if name not in sizes:
             name = path
         if name in sizes:
-            sizes[name] += group.column(index).total_uncompressed_size
+            sizes[name] += about.column(index).total_uncompressed_size
     return sizes
 
 
