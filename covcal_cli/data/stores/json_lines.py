@@ -317,10 +317,10 @@ class JSONLinesStore(Store):
             if end < len(text):
                 raise ValueError("there is more text after the object")
             # A key that occurs twice is rare, so the fast decoder comes first.
-            is_usual = text.count('":') == _key_count(value)
-            if is_usual and not any(space in text for space in (" :", "\t:", "\n:", "\r:")):
-                return value
-            return _STRICT_DECODER.decode(text)
+            has_space = " :" in text or "\t:" in text or "\n:" in text or "\r:" in text
+            if has_space or text.count('":') != _key_count(value):
+                return _STRICT_DECODER.decode(text)
+            return value
         except (ValueError, RecursionError) as error:
             reason = str(error).split(": line")[0]
             raise self.error(
