@@ -316,10 +316,14 @@ def labelled_rows_of(
     require_row_order(labels, rows, "labels")
     names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
     if any(isinstance(name, str) for name in names):
-        raise CovcalError(
-            "labels must be class numbers, not class names: give [classes.index(name) for "
-            "name in labels]"
-        )
+        classes = columns_like(np.array(names, dtype=object), columns_of(logits)) or []
+        if not set(names) <= set(classes):
+            raise CovcalError(
+                "labels must be class numbers, not class names: give [classes.index(name) for "
+                "name in labels], where classes is the list of the classes, or give the logits as "
+                "a data frame with one column per class"
+            )
+        labels = [classes.index(name) for name in names]
     drawn, drawn_labels = (
         whole_numbers_of([] if values is None else values, name)
         for values, name in ((rows, "rows"), (labels, "labels"))

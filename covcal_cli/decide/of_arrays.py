@@ -94,7 +94,8 @@ class Decision:
         rows : array of shape (m,), optional
             Indexes of the labelled rows, which must be a random sample without replacement.
         labels : array of shape (m,), optional
-            Class numbers of the labelled rows, from 0.
+            Class numbers of the labelled rows, from 0. If `logits` is a data frame with one column
+            per class, class names are possible.
         estimate : Estimate, optional
             The target accuracy, for example `Calibrator.estimate_`. By default, the calibrated
             probabilities are assumed to be right.

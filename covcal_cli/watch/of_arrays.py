@@ -248,6 +248,9 @@ class Watch:
         if calibrator is not None:
             names = list(getattr(calibrator, "feature_names_in_", calibrator.classes_))
         columns, rest = columns_of(logits) or [], None
+        if calibrator is None and not set(names) <= set(columns):
+            of_classes = [f"logit_{name}" for name in names]
+            names = of_classes if set(of_classes) <= set(columns) else names
         if set(names) <= set(columns):
             rest = {name: logits[name] for name in columns if name not in names}
             logits = np.column_stack([numbers_of(logits[name], "logits") for name in names])
@@ -291,7 +294,8 @@ def _require_classes(logits: Any, classes: list[Any]) -> None:
     if texts and lacking and not all(map(str.isdecimal, lacking)):
         raise ArgumentError(
             f"logits have no column {lacking[0]}, which is a class of the calibration "
-            f"(columns: {', '.join(texts[:5])}): name the columns like the classes"
+            f"(columns: {', '.join(texts[:5])}): name the columns like the classes, or "
+            f"logit_{lacking[0]} and so on"
         )
 
 

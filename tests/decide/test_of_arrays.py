@@ -52,6 +52,17 @@ def test_it_shows_the_rows_that_it_accepts() -> None:
     assert repr(decision.fit(logits, [0, 1], labels[:2])) == f"{settings}: accepts no row"
 
 
+@pytest.mark.parametrize("prefix", ["", "logit_"])
+def test_class_names_are_the_columns_of_a_frame(prefix: str) -> None:
+    logits, labels = world(400)
+    classes = np.array(["d", "a", "c", "b"])
+    frame = pd.DataFrame(logits, columns=[f"{prefix}{name}" for name in classes])
+    rows = np.random.default_rng(0).permutation(400)[:150]
+    named = covcal.Decision(error=0.2).fit(frame, rows, classes[labels[rows]])
+    numbered = covcal.Decision(error=0.2).fit(logits, rows, labels[rows])
+    assert named.threshold_ == numbered.threshold_
+
+
 def test_bad_input_is_refused() -> None:
     logits, labels = world(50)
     with pytest.raises(covcal.CovcalError, match="between 0 and 1"):

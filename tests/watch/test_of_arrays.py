@@ -110,6 +110,17 @@ class TestACalibrationFile:
         with pytest.raises(ValueError, match=f"have no column {CLASSES[0]}, which is"):
             covcal.Watch(made / "cal.json").observe(frame, period="w")
 
+    def test_columns_may_be_named_as_in_a_table_for_extract(self, made: Path) -> None:
+        """Their order does not matter, and other columns are no logits."""
+        week = rows("w1")
+        frame = pd.DataFrame(week["logits"], columns=[f"logit_{name}" for name in CLASSES])
+        frame.insert(0, "amount", 1.0)
+        periods = [
+            covcal.Watch(made / "cal.json").observe(values, period="w")
+            for values in (week["logits"], frame[frame.columns[::-1]])
+        ]
+        assert periods[0].answer == periods[1].answer
+
     def test_a_calibrator_refuses_classes_in_another_order_than_its_columns(self) -> None:
         """Else each column of the frame would be read as another class."""
         week = rows("w1")
