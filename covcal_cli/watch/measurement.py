@@ -202,6 +202,7 @@ class Measurement:
     state: Literal["new", "same", "grown", "other"]
     is_of_decision: bool = False  # Whether the decision was made on the file of this period.
     selection: str = ""  # How labelled rows differ from a random sample, in words.
+    n_unused_labels: int = 0  # The number of target labels that need --target-labels.
 
 
 def measurements(
@@ -238,6 +239,7 @@ def measurements_of(
     )[""]
     parts = list(cuts(target, source.name, source.by, source.every))
     labels = _labels(file, parts, source, late, standard.calibration.seed)
+    n_unused = target.n_labelled if labels is None and late is None else 0
     for cut in parts:
         before = recorded.get(cut.name)
         digest, row_sample = _digest(target, cut.rows)
@@ -259,7 +261,7 @@ def measurements_of(
             entry = _of_period(source, digest, target, cut, scaled, standard)
             entry = replace(entry, row_sample=row_sample)
         if len(entry.rows_sha256) > 1:
-            yield Measurement(entry, state)
+            yield Measurement(entry, state, n_unused_labels=n_unused)
             continue
         of_rows = None if labels is None else labels.of(cut.rows)
         if of_rows is not None:
@@ -277,7 +279,7 @@ def measurements_of(
             )
             entry = replace(entry, segments=tuple(verdicts))
         selection = "" if labels is None else labels.selection(cut.rows)
-        yield Measurement(entry, state, is_of_decision, selection)
+        yield Measurement(entry, state, is_of_decision, selection, n_unused)
 
 
 def _with_accepted(

@@ -154,6 +154,7 @@ def watch(
             *notes,
             *_gaps([period.measured.period for period in sequence], reported),
             *_notes(calibration, standard.reference, [entry.entry for entry in entries_now]),
+            *_unused_labels(entries_now),
         ),
         warnings=(
             *earlier.damaged,
@@ -165,6 +166,15 @@ def watch(
         ),
         segments=tuple(part for period in reported for part in period.measured.segments),
     )
+
+
+def _unused_labels(entries: Iterable[Measurement]) -> list[str]:
+    counts = {entry.entry.file: entry.n_unused_labels for entry in entries if entry.state != "same"}
+    return [
+        f"{path} has {count:,} labelled target rows, which are not used: add --target-labels"
+        for path, count in counts.items()
+        if count
+    ]
 
 
 def extended(

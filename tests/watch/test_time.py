@@ -64,6 +64,9 @@ def lines(folder: Path) -> list[bytes]:
     return (folder / "h.jsonl").read_bytes().splitlines()
 
 
+UNUSED = "all.h5 has {} labelled target rows, which are not used: add --target-labels"
+
+
 class TestGrowing:
     def test_only_new_weeks_are_added(self, folder: Path) -> None:
         growing(folder / "all.h5", 140)
@@ -73,7 +76,9 @@ class TestGrowing:
         found = watched(folder, "all.h5", "--by", "when")
         assert names(found) == ["2026-W04", "2026-W05"]
         assert lines(folder)[:2] == before
-        assert found["notes"] == []
+        assert found["notes"] == [UNUSED.format(280)]
+        by_labels = watched(folder, "all.h5", "--by", "when", "--target-labels", "-f")
+        assert UNUSED.format(280) not in by_labels["notes"]
 
     def test_the_same_file_again_adds_nothing(self, folder: Path) -> None:
         """A gate still judges the last period, so that a job that is repeated ends alike."""
@@ -95,7 +100,7 @@ class TestGrowing:
         found = watched(folder, "all.h5", "--by", "when")
         assert names(found) == ["2026-W03"]
         assert found["periods"][0]["measured"]["rows"] == 70
-        assert found["notes"] == ["2026-W03 has grown from 30 to 70 rows"]
+        assert found["notes"] == ["2026-W03 has grown from 30 to 70 rows", UNUSED.format(140)]
 
     def test_a_period_in_two_files_is_joined(self, folder: Path) -> None:
         """As if it had come in one; a part that comes again changes nothing."""
@@ -153,7 +158,10 @@ class TestOrder:
     def test_weeks_without_rows_are_named_and_drawn(self, folder: Path) -> None:
         growing(folder / "all.h5", 0, days=[0, 21])
         found = watched(folder, "all.h5", "--by", "when")
-        assert found["notes"] == ["2 periods have no rows (2026-W03 to 2026-W04)"]
+        assert found["notes"] == [
+            "2 periods have no rows (2026-W03 to 2026-W04)",
+            UNUSED.format(20),
+        ]
         draw = ("watch", "--history", "h.jsonl", "--plot", "trend.html")
         covcal(*draw, cwd=folder).require_success()
         page = (folder / "trend.html").read_text()
