@@ -507,7 +507,8 @@ def read_costs(
 
     Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
     """
-    remedy = 'write an object such as {"review": 1, "wrong": 10}'
+    review = '"review": 1, ' if needs_review else ""
+    remedy = f'write an object such as {{{review}"wrong": 10}}'
     require_file(path, remedy=remedy)
     try:
         content = json_of(path)

@@ -89,7 +89,8 @@ def watch(
     paths, names = split_names(files)
     standard = standard_of(calibration, document, settings, networks, paths)
     if costs is not None:
-        standard = replace(standard, costs=read_costs(costs, calibration.classes)[0])
+        of_pairs, _ = read_costs(costs, calibration.classes, needs_review=False)
+        standard = replace(standard, costs=of_pairs)
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
     earlier = History(Path("watch.jsonl")) if history is None else read_history(history)

@@ -71,7 +71,7 @@ def costs_json(folder: Path, wrong: float = 10) -> Path:
     """Write costs that depend on the pair of classes."""
     pair = {"true": CLASSES[0], "predicted": CLASSES[1], "cost": 3}
     path = folder / f"costs-{wrong}.json"
-    path.write_text(json.dumps({"review": 1, "wrong": wrong, "pairs": [pair]}), encoding="utf-8")
+    path.write_text(json.dumps({"wrong": wrong, "pairs": [pair]}), encoding="utf-8")
     return path
 
 
@@ -185,7 +185,7 @@ class TestGates:
         costs = costs_json(folder)
         metrics = of_last(watched(folder, "w0.h5", costs=costs, target_labels=True))
         target = clusters_domain("later", sizes=WEEK, seed=0)
-        of = read_costs(costs, CLASSES)[0]
+        of = read_costs(costs, CLASSES, needs_review=False)[0]
         paid = of[target["labels"], target["logits"].argmax(axis=1)].mean()
         assert numbers(metrics["cost", None]) == pytest.approx([paid] * 3)
         assert metric_cell(metrics["cost", None]) == f"{paid:.3g}"
