@@ -49,7 +49,7 @@ class Centres:
     """The mean direction of each class, as initial cluster centres."""
 
     classes: Labels
-    directions: Float32s  # (m, K), each of length 1
+    directions: Float32s  # (m, K); each row has length 1.
 
     @cached_property
     def first_equal(self) -> Labels:

@@ -40,8 +40,8 @@ widened by the ratio of normal quantiles.
 **Differences.** Two calibrations on the same rows are compared with paired resamples.
 
 - Brier score and log loss: percentile interval of the mean difference.
-- AUROC: Student's t interval with the variance of DeLong, DeLong & Clarke-Pearson (1988), and a
-  hypothetical row of each outcome. With 5 wrong rows, a normal interval
+- AUROC: Student's t interval with the variance of DeLong, DeLong & Clarke-Pearson (1988). A
+  hypothetical row of each outcome is added. With 5 wrong rows, a normal interval
   contained the true difference in only 73 % of samples.
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
   section 5.2).

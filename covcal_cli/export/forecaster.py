@@ -29,7 +29,7 @@ class Forecaster:
     """A calibrated forecaster in NumPy, to check exported models."""
 
     scaling: Scaling
-    networks: Networks | None  # Aligned networks; None to scale the classifier's logits.
+    networks: Networks | None  # None if the logits of the classifier are scaled.
     accept_above: float | None = None  # Confidence above which rows are accepted.
     of_labels: Sequence[Scaling] = ()  # The scaling of each label, for several labels.
 

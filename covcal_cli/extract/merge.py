@@ -55,7 +55,7 @@ class MergeReport:
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
-    """Merge shards, or files of one domain each, in any order, into one features file.
+    """Merge shards, or a source file and a target file, into one features file.
 
     Raises `CovcalError` if the files do not belong together, or if a shard is missing or given
     twice.

@@ -32,7 +32,8 @@ APPLIED_SCHEMA = "covcal.applied/1"  # The schema of files of `covcal apply`.
 ADAPTED_SCHEMA = "covcal.adapted/1"
 # Attribute: the columns of a table in the model's order, as JSON.
 FEATURE_COLUMNS = "feature_columns"
-# Attribute: the shares of the source's splits, if different from the target's shares.
+# The attribute with the source's share of train, validation and test rows. Missing if the target
+# has the same shares.
 SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # Attribute: the label names as a JSON list, if rows can have several labels.
 OPTIONS = "options"  # Attribute: the options of extract, as a JSON list.

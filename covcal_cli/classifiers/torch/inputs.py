@@ -34,7 +34,7 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # Where the shape comes from, for the note.
+    source: str  # What gave the shape, in words that a note prints.
     certain: bool = False  # Whether the model declares the shape.
 
 
