@@ -57,7 +57,7 @@ from covcal_cli.arrays import (
 )
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.calibration import LabelledRows
-from covcal_cli.formats.features import SPLITS, UNMARKED_SHA256, Domain, FeatureFile
+from covcal_cli.formats.features import ALL, SPLITS, UNMARKED_SHA256, Domain, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
 from covcal_cli.labels.score import region_of
@@ -232,22 +232,24 @@ NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     """Return whether a calibration was fitted to each of `rows`, shape (m,).
 
-    Rows are recognised by their ids. If most of these ids have other logits in this file, the ids
-    may be row numbers of other data. Rows are then also recognised by logits, unless the logits are
-    more frequent in this file than in the fit.
+    Rows are recognised by their ids. If most of the fit's ids have other logits in this file, the
+    ids may be row numbers of other data. Rows are then also recognised by logits, unless the logits
+    are more frequent in `rows` than in the fit.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
-    places = [np.zeros(0, dtype=np.int64)]
-    for block in target.blocks(rows, "logits"):
+    every_row, places = target.rows(ALL), [np.zeros(0, dtype=np.int64)]
+    # Search all rows: `rows` may have no row of the fit, although the ids are of the same data.
+    for block in target.blocks(every_row, "logits"):
         of_block = target.id_bytes(block)
         place = np.minimum(np.searchsorted(ids, of_block), len(ids) - 1)
         places.append(np.where(ids[place] == of_block, place, -1))
     place = np.concatenate(places)
-    by_id: Booleans = place >= 0
+    has_id = place >= 0
+    by_id: Booleans = has_id[rows]
     if not fitted.logits:
         return by_id
     hashes = np.array([int(text, 16) for text in fitted.logits], dtype=np.uint64)
-    is_same = target.hashes(rows[by_id]) == hashes[place[by_id]]
+    is_same = target.hashes(every_row[has_id]) == hashes[place[has_id]]
     if 2 * int(is_same.sum()) > len(is_same):
         return by_id
     of_rows = target.hashes(rows)

@@ -14,6 +14,8 @@ from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import Calibration, read_calibration
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.draws import rows_of_fit
 from covcal_cli.labels.target_labels import random_labels
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import with_offsets
@@ -227,6 +229,24 @@ def test_fitted_rows_are_found_under_other_ids(target: Arrays, tmp_path: Path) -
     assert left_out(target) == left_out(renamed) == left_out(target | other_logits) == 60
     assert left_out(moved) == int((is_fitted | is_fitted[order]).sum()) > 100
     assert left_out(renamed | other_logits, note=True) == 0
+
+
+def test_rows_with_equal_logits_are_not_mistaken_for_fitted_rows(
+    target: Arrays, tmp_path: Path
+) -> None:
+    """The file has the ids of the fit, so these ids decide, also on rows outside the fit."""
+    path = write_features(tmp_path / "f.h5", target=target)
+    fit = fitted(path, 60).labelled_rows
+    assert fit is not None
+    is_of_fit = np.zeros(len(target["ids"]), dtype=bool)
+    is_of_fit[rows_named(target, fit.ids)] = True
+    few = np.flatnonzero(~is_of_fit)[:20]
+    target["logits"][few] = target["logits"][is_of_fit][:20]  # As from a forest of small trees.
+    with FeatureFile(write_features(tmp_path / "g.h5", target=target)) as file:
+        domain = file.require_target()
+        assert np.isin(domain.hashes(few), [int(text, 16) for text in fit.logits]).all()
+        assert not rows_of_fit(domain, few, fit).any()
+        assert (rows_of_fit(domain, domain.rows("all"), fit) == is_of_fit).all()
 
 
 def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
