@@ -116,8 +116,11 @@ def calibrate(
         warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
-    hint = following(path, output)
-    if hint.startswith("covcal apply"):
+    hint: str | None = following(path, output)
+    accuracies = [calibration.source_accuracy for calibration in calibrations.values()]
+    if any(a is not None and a.class_order is not None for a in accuracies):
+        hint = None  # The verdict names the next step: extract again.
+    elif hint is not None and hint.startswith("covcal apply"):
         before = (_before_apply(calibration, path) for calibration in calibrations.values())
         hint = next(filter(None, before), hint)
     if to_stdout:

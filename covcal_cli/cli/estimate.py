@@ -188,6 +188,9 @@ def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decis
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.records import json_of
 
+    accuracy = estimation.source_accuracy
+    if accuracy is not None and accuracy.class_order is not None:
+        return ""  # The warning names the next step: extract again.
     document, word = Path("cal.json"), as_word(path)
     if document.exists() and costs is not None and "review" in json_of(costs):
         force = " --force  # replaces decide.json" if Path("decide.json").exists() else ""

@@ -143,7 +143,10 @@ def _skipped(domain: "DomainReport") -> str | None:
     return f"{files} skipped in {domain.path}: {named}{rest}"
 
 
-def _following(report: "ExtractReport", shard: str | None) -> str:
+def _following(report: "ExtractReport", shard: str | None) -> str | None:
+    accuracy = report.source_accuracy
+    if accuracy is not None and accuracy.class_order is not None:
+        return None  # The warning names the next step: extract again.
     quoted = as_word(report.output)
     if shard is not None:
         return f"covcal merge {quoted} ... (all {shard.partition('/')[2]} shards)"

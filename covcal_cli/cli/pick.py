@@ -287,7 +287,7 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
     )
     facts: dict[str, str] = {}
     if region_of(batch.score) is not None:
-        facts["Promise"] = f"covcal decide uses the labels to test the promise{before}"
+        facts["Promise"] = "covcal decide will test the promise with these labels"
     else:
         facts["Accuracy"] = f"{precision}{wrong}"
         facts["ECE"] = (

@@ -101,7 +101,8 @@ def watch(
         typer.Option(
             metavar="N",
             min=0,
-            help="An alarm ends after this many periods without another change; 0: never.",
+            help="An alarm ends after this many periods without another change; 0: it does not "
+            "end for this reason.",
         ),
     ] = 8,
     acknowledge: Annotated[
@@ -180,8 +181,8 @@ def watch(
 
     A separate alarm says whether the rows changed, since when, and what changed most. Most changes
     leave the confidence right. On average there are at most --false-alarms false alarms per year,
-    however often you look. An alarm ends with --acknowledge, or after --stable periods without
-    another change.
+    however often you look. An alarm ends with --acknowledge, after --stable periods without another
+    change, or if enough later rows are as before the change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
     does. If rows of the period have labels, the labels are used.

@@ -6,10 +6,11 @@ with a warning. A file without any period is an error.
 
 If a period arrives late, later periods are judged again.
 
-At first, the alarm compares new rows with the calibration's rows. An alarm ends if the user accepts
-the changed rows (``--acknowledge``), or after some periods without another change. A new "segment"
-of the history then begins. From then on, the alarm compares new rows with the first periods of the
-segment. The verdict always compares a period with the calibration.
+At first, the alarm compares new rows with the calibration's rows. An alarm ends if enough later
+rows are as before the change. It also ends if the user accepts the changed rows
+(``--acknowledge``), or after some periods without another change. In these two cases, a new
+"segment" of the history begins. From then on, the alarm compares new rows with the first periods of
+the segment. The verdict always compares a period with the calibration.
 """
 
 import codecs

@@ -73,7 +73,8 @@ class Watch:
     false_alarms : float
         Maximum number of false alarms per year. An alarm is false if the rows have not changed.
     stable : int
-        An alarm ends after this many periods without another change; 0 for never.
+        An alarm ends after this many periods without another change. With 0, it does not end
+        for this reason.
     segment : str, optional
         A column, or "predicted", whose values get their own verdicts.
     metrics : str, optional

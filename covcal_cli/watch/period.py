@@ -30,7 +30,7 @@ from covcal_cli.watch.calendar import per_year, require_every
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
-UNCHANGED = "no change was found since the calibration"
+UNCHANGED = "no lasting change was found since the calibration"
 _LARGE_DRIFT = 0.1  # By convention, a PSI above this value is a moderate change.
 _LARGE_SHARE = 0.01  # A smaller change in the share of missing or new values is no drift.
 _LARGEST = 1e15  # Maximum plausible logarithm of the evidence.
@@ -49,7 +49,7 @@ class WatchSettings:
     false_alarms: float = 0.05  # Maximum number of false alarms per year.
     # Tolerance for the difference between mean confidence and accuracy.
     tolerance: float = 0.05
-    # An alarm ends after this many periods without a new change; 0 for never.
+    # An alarm ends after this many periods without a new change; with 0, not for this reason.
     stable: int = 8
     # A kept column, or "predicted". Each value gets its own verdict.
     segment: str | None = None
@@ -375,7 +375,7 @@ class Period(Document):
             return f"changed since {self.alarm.began}: {self.alarm.change}"
         if self.segment is None:
             return UNCHANGED
-        return f"no change was found since {self.segment.since} ({self.segment.reason})"
+        return f"no lasting change was found since {self.segment.since} ({self.segment.reason})"
 
     @property
     def accepted(self) -> str:

@@ -136,12 +136,10 @@ def watch(
         )
     sequence = periods_in_time(now, standard.sha256)
     if history is not None and sequence and sequence[-1].alarm.raised:
-        after = f"after {settings.stable} periods without another change, or " * bool(
-            settings.stable
-        )
+        after = f", after {settings.stable} periods without another change" * bool(settings.stable)
         notes.append(
-            f"the alarm ends {after}with covcal watch --history {as_word(history)} --acknowledge "
-            "REASON"
+            f"the alarm ends if enough later rows are as before the change{after}, or with "
+            f"covcal watch --history {as_word(history)} --acknowledge REASON"
         )
     return Watched(
         periods=tuple(reported),

@@ -108,7 +108,10 @@ def test_labels_that_are_predictions_are_doubted(column: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("turned", [0, 1])
 def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
-    """Every answer is wrong, and right in another order: the warning says which order."""
+    """Every answer is wrong, and right in another order: the warning says which order.
+
+    The remedy is to extract again, so no command suggests to go on.
+    """
     x = np.random.default_rng(0).random((300, 4), dtype=np.float32)
     nodes = [node("Relu", "x", "phi"), node("Gemm", "phi wk bk", "y", transB=1)]
     model = Graph(nodes, constants=IDENTITY, shape=("N", 4)).save(tmp_path)
@@ -122,7 +125,8 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     )
     assert (expected in done.err) == bool(turned)
     assert done.err.count("another order") == turned  # never of the target, whose labels are unread
-    covcal("calibrate", "--force", cwd=tmp_path)
+    steps = [done, covcal("calibrate", "--force", cwd=tmp_path), covcal("estimate", cwd=tmp_path)]
+    assert [("\nnext: " in f"\n{step.err}") for step in steps] == [not turned] * 3
     verdict = covcal("inspect", "cal.json", cwd=tmp_path).require_success().out
     assert ("Do not use this calibration: the classes seem to be in the" in verdict) == bool(turned)
 

@@ -318,6 +318,21 @@ class TestSegments:
     def test_it_never_ends_by_itself_where_nobody_wants_that(self, folder: Path) -> None:
         assert self.weeks(folder, 4, "--stable", "0")[-1]["alarm"]["raised"]
 
+    def test_it_ends_if_later_rows_are_as_before(self, folder: Path) -> None:
+        """The note says so, and no later line denies that a change was found."""
+        said = []
+        for number, moved in enumerate([0.0, 0.3, 0.0, 0.0, 0.0, 0.0]):
+            week(folder / "week.h5", number, moved=moved)
+            name = f"2026-W{number + 10}=week.h5"
+            done = covcal("watch", name, "--history", "h.jsonl", "--stable", "0", cwd=folder)
+            said.append(
+                (done.out, "ends if enough later rows are as before the change, or" in done.err)
+            )
+        assert said[1][1]
+        assert "changed since 2026-W11" in said[1][0]
+        assert not said[-1][1]
+        assert "no lasting change was found since the calibration" in said[-1][0]
+
     def test_somebody_acknowledges_it(self, folder: Path) -> None:
         found = self.weeks(folder, 2)
         assert found[-1]["alarm"]["raised"]
