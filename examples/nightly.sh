@@ -3,6 +3,7 @@
 #
 #   nightly.sh FEATURES.H5 FOLDER          every night
 #   nightly.sh FEATURES.H5 FOLDER accept   once, by a person: tonight's rows are the new normal
+#   nightly.sh FEATURES.H5 FOLDER mended   once, by a person: tonight's rows are from the mended model
 #
 # A good night prints nothing, so that cron mails nothing. A bad night prints everything. If the rows
 # begin to change, the job prints one line and does not fail, because most changes do not matter.
@@ -26,7 +27,7 @@
 #                       accept another level, remove the file.
 #   watch.jsonl         one line per night; trend.html draws them
 #   candidate.json      the last candidate
-#   bad                 the first bad night. Once the model or the data is mended, remove the file.
+#   bad                 the first bad night; mended removes it, and the nights since then
 #   nights/             the rows of the last NIGHTS good nights
 #   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
 #   junit-nights.xml    the gates of the last NIGHTS nights together
@@ -59,6 +60,14 @@ watch() {
     --target-labels --tolerance "${TOLERANCE:-5}" --history "$folder/watch.jsonl" \
     --fail-on "$1" --force
 }
+
+# The labels of the bad nights must not judge the mended model.
+if [[ "$accept" == mended && -f "$folder/bad" ]]; then
+  night="\"period\": \"$(cat "$folder/bad")\""
+  awk -v night="$night" 'index($0, night) { exit } { print }' "$folder/watch.jsonl" > "$folder/part"
+  mv "$folder/part" "$folder/watch.jsonl"
+  rm "$folder/bad"
+fi
 
 off=0
 if [[ -f "$folder/cal.json" && "$accept" != accept ]]; then
@@ -119,7 +128,7 @@ if [[ "$off$failed" != 00 ]]; then
 elif [[ -e "$folder/bad" && "$judged" != "$candidate" ]]; then
   failed=3
   echo "The night $(cat "$folder/bad") was bad, and nobody has acted. Once the model or the data" \
-    "is mended, remove $folder/bad."
+    "is mended: $0 $features $folder mended"
 fi
 
 shown=()
@@ -138,7 +147,8 @@ if [[ "$off$failed" != 00 ]]; then
     with=""
     if [[ "$sourced" == no ]]; then with="extract them together with the source, then "; fi
     echo "$folder/cal.json stays in use. See $folder/report.html. If the new rows are normal:" \
-      "$with$0 $features $folder accept"
+      "$with$0 $features $folder accept. Once the model or the data is mended:" \
+      "$0 $features $folder mended"
   fi
   exit 3
 fi

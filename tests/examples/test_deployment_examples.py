@@ -257,7 +257,8 @@ class TestNightly:
     def test_a_bad_night_counts_until_somebody_acts(self, nights: Nights) -> None:
         """A bad night changes neither calibration nor reference, and its own files describe it.
 
-        The next night fails too, however it looks, until the file ``bad`` is removed.
+        The next night fails too, however it looks, until a person says that the fault is mended.
+        The labels of the bad nights then no longer count.
         """
         kept = {name: nights.text(name) for name in ("cal.json", "reference.json")}
         assert nights.night(moved=1.2, method="none", most="0.05") == 3
@@ -270,8 +271,11 @@ class TestNightly:
         assert {name: nights.text(name) for name in kept} == kept
         assert nights.night() == 3
         assert nights.text("bad") == first
-        (nights.folder / "bad").unlink()
-        assert nights.night() == 0
+        assert nights.mail.rstrip().endswith(f"{nights.features} {nights.folder} mended")
+        assert nights.night("mended", method="none", tolerance="5") == 0
+        assert not (nights.folder / "bad").exists()
+        periods = [json.loads(line) for line in nights.text("watch.jsonl").splitlines()]
+        assert first.strip() not in [entry["measured"]["period"] for entry in periods]
 
     def test_a_first_night_that_fails_leaves_nothing_in_use(self, tmp_path: Path) -> None:
         nights = Nights(tmp_path)
