@@ -152,7 +152,7 @@ def following(path: Path, output: Path) -> str:
 def _before_apply(calibration: "Calibration", path: Path) -> str:
     """Return a command to run before apply, if the verdict asks for labels, else ""."""
     from covcal_cli.formats.calibration import CONTRADICTED
-    from covcal_cli.report.verdict import unmeasured_action
+    from covcal_cli.report.verdict import asks_for_labels, unmeasured_action
 
     again = f"covcal calibrate {as_word(path)} --labels marked -o labelled.json"
     if any(warning.startswith(CONTRADICTED) for warning in calibration.warnings):
@@ -160,7 +160,7 @@ def _before_apply(calibration: "Calibration", path: Path) -> str:
             return again
         return f"{to_pick(path)}  # draws rows to label"
     is_chosen = calibration.method == AUTO or calibration.labelled_rows is not None
-    if not is_chosen or not unmeasured_action(calibration)[1].startswith("Label"):
+    if not is_chosen or not asks_for_labels(unmeasured_action(calibration)[1]):
         return ""
     return f"{to_pick(path)}  # draws rows to label"
 

@@ -93,7 +93,7 @@ def decide(
     from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.multilabel import for_each_label, gathered
     from covcal_cli.records import document_text, of_labels, write_document
-    from covcal_cli.report.verdict import unmeasured_action
+    from covcal_cli.report.verdict import asks_for_labels, unmeasured_action
 
     document = calibration or Path("cal.json")
     with usage():
@@ -123,7 +123,7 @@ def decide(
         tone, advice = unmeasured_action(fitted)
         if tone == "bad" and not decision.is_promise:
             decision = replace(decision, warnings=(*decision.warnings, f"{document}: {advice}"))
-        elif advice.startswith("Label") and not decision.is_promise:
+        elif asks_for_labels(advice) and not decision.is_promise:
             doubts.append(f"{document}: {advice}")
         return path, [*notes, *doubts, *decision.notes], decision
 

@@ -80,9 +80,8 @@ class Labelling:
     agreement: Agreement | None = None  # None if no row was labelled by two people.
     differing: tuple[str, ...] = ()  # A sentence for each row on which labellers disagree.
     doubts: tuple[str, ...] = ()  # Warnings that the labels may be wrong.
-    of_label: Mapping[str, "Labelling"] = field(
-        default_factory=dict
-    )  # The result of each label, if rows can have several labels.
+    # The result of each label, if rows can have several labels.
+    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)
 
 
 def label(

@@ -64,7 +64,7 @@ _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
 _FAR = 500.0  # Rounding errors of smaller numbers do not matter.
 _LARGEST_STEP = 0.05
-# What is unusual about a column that is not the output of a class
+# Signs that a column is not the output of a class.
 _EXTRA = {
     "largest": "is the largest of the other columns",
     "whole": "holds a whole number, unlike the other columns,",

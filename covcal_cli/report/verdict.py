@@ -683,6 +683,11 @@ def unmeasured_action(
     return ("mixed", "Use the calibration, and label some rows when you can: nothing was measured")
 
 
+def asks_for_labels(headline: str) -> bool:
+    """Return whether the headline of a verdict asks for labels."""
+    return headline.startswith("Label")
+
+
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
     """Return tone and headline of the verdict if the class order seems wrong, else None."""
     accuracy = calibration.source_accuracy
