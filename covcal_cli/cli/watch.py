@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import GateResult
     from covcal_cli.report.metric_estimates import MetricLimit
     from covcal_cli.report.tables import Table
-    from covcal_cli.watch.period import PeriodAccuracy, Watched
+    from covcal_cli.watch.period import Watched
     from covcal_cli.watch.verdict import FailOn
 
+_OF_LABELS = (
+    "An accuracy from labels is the confidence minus the mean error of the confidence in all "
+    "periods of these labels. Its range is a 95 % interval for all watched periods together. So "
+    "it is wider than the range that covcal evaluate prints for one period."
+)
 FailOnName = StrEnum(
     "FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed", "promise": "promise"}
 )
@@ -355,6 +360,8 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
 
     draw: Callable[[Table], str] = tables.text if kind == "table" else markdown
     parts = [_answer(watched), draw(_numbers(watched))]
+    if any(period.by_labels is not None for period in watched.periods):
+        parts.append(_OF_LABELS)
     if verbose and any(period.measured.columns for period in watched.periods[-1:]):
         parts.append(draw(column_table(watched.periods[-1])))
     last = watched.periods[-1].measured.period if watched.periods else ""
@@ -390,27 +397,20 @@ def _answer(watched: "Watched") -> str:
     return tables.aligned(lines)
 
 
-def _accuracy(known: "PeriodAccuracy | None") -> str:
-    if known is None:
-        return "-"
-    low, high = percent(known.low, 0).removesuffix(" %"), percent(known.high, 0)
-    return f"{percent(known.accuracy, 0)} ({low} to {high})"
-
-
 def _numbers(watched: "Watched") -> "Table":
     from covcal_cli.report.tables import Table
+    from covcal_cli.report.trend import by_labels_in_words
 
     rows = []
     for period in watched.periods:
-        numbers, accuracy = period.measured, _accuracy(period.accuracy)
-        if period.by_labels:
-            accuracy += ", labels" if numbers.labels else ", earlier labels"
+        numbers = period.measured
+        by_labels = by_labels_in_words(period)
         rows.append(
             [
                 numbers.period,
                 str(numbers.rows),
                 percent(numbers.confidence, 0) if numbers.rows else "-",
-                accuracy,
+                str(numbers.estimate or "-") if by_labels == "-" else by_labels,
                 period.verdict,
                 f"since {period.alarm.began}" if period.alarm.raised else "no",
             ]

@@ -23,7 +23,6 @@ from covcal_cli.watch.period import (
     UNCHANGED,
     VERDICTS,
     Period,
-    PeriodAccuracy,
     SegmentVerdict,
     Verdict,
 )
@@ -245,7 +244,7 @@ def _periods_table(trend: Timeline) -> str:
             [
                 *(numbers.period, period.verdict),
                 percent(numbers.confidence, 0) if numbers.rows else "-",
-                *(_with_interval(numbers.estimate), _by_labels(period), gap),
+                *(str(numbers.estimate or "-"), by_labels_in_words(period), gap),
                 str(numbers.rows),
                 trend.history.change_of(period).replace(UNCHANGED, "no change found"),
                 *([_promise(period)] if has_promise else []),
@@ -330,7 +329,7 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
             part.segment,
             str(part.rows),
             percent(part.confidence, 0),
-            _with_interval(part.accuracy),
+            str(part.accuracy or "-"),
             part.verdict,
             "; ".join(drift.words for drift in part.drifts[:1]) or "no drift",
         ]
@@ -340,17 +339,10 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
     return Table((*columns, "drift"), rows, texts=(0, 3, 4, 5))
 
 
-def _with_interval(accuracy: PeriodAccuracy | None) -> str:
-    if accuracy is None:
-        return "-"
-    value, low, high = (100 * end for end in (accuracy.accuracy, accuracy.low, accuracy.high))
-    return f"{value:.0f} % ({low:.0f} to {high:.0f} %)"
-
-
-def _by_labels(period: Period) -> str:
+def by_labels_in_words(period: Period) -> str:
+    """Return the accuracy from labels with the number of labels and their periods, or ``-``."""
     accuracy = period.by_labels
-    labels = "" if accuracy is None else accuracy.of.partition(" (")[0]
-    return _with_interval(accuracy) + (f", {labels}" if " of " in labels else "")
+    return "-" if accuracy is None else f"{accuracy}, {accuracy.of}"
 
 
 def _calibrations_table(trend: Timeline) -> str:
@@ -511,10 +503,8 @@ class _Field:
 
 def _hint(period: Period) -> str:
     numbers = period.measured
-    estimated = (
-        "" if numbers.estimate is None else f", estimated {_with_interval(numbers.estimate)}"
-    )
-    measured = "" if period.by_labels is None else f", by labels {_by_labels(period)}"
+    estimated = "" if numbers.estimate is None else f", estimated {numbers.estimate}"
+    measured = "" if period.by_labels is None else f", by labels {by_labels_in_words(period)}"
     return (
         f"{numbers.period}: confidence {percent(numbers.confidence, 1)}{estimated}{measured}, "
         f"{numbers.rows} rows; {period.verdict}"

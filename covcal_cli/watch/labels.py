@@ -28,7 +28,7 @@ from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Booleans, Float64s, Integ
 from covcal_cli.data.classes import named_classes
 from covcal_cli.data.labels import PRESENCE, RowLabels
 from covcal_cli.data.stores.csv import CSVStore
-from covcal_cli.errors import CovcalError, short_percent, shown
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.estimators.inputs import most_rows
 from covcal_cli.estimators.metrics import MetricEstimate, Wanted
 from covcal_cli.files import require_file
@@ -254,8 +254,7 @@ class Pool:
         periods = f" of {self.first} to {self.last}"
         if self.first == self.last:
             periods = "" if self.last == entry.period else f" of {self.last}"
-        of = f"{short_percent(1 - ERROR)} interval from {self.labels} labels{periods}"
-        return PeriodAccuracy(value, low, high, of)
+        return PeriodAccuracy(value, low, high, f"{self.labels} labels{periods}")
 
 
 def pooled(

@@ -101,6 +101,11 @@ class PeriodAccuracy:
     def __post_init__(self) -> None:
         require_ascending(low=self.low, high=self.high)
 
+    def __str__(self) -> str:
+        """Return the accuracy with its interval, such as 62 % (56 to 67 %)."""
+        low = percent(self.low, 0).removesuffix(" %")
+        return f"{percent(self.accuracy, 0)} ({low} to {percent(self.high, 0)})"
+
 
 @dataclass(frozen=True)
 class PeriodLabels:

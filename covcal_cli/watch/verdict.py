@@ -33,10 +33,10 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.errors import in_points, percent
+from covcal_cli.errors import in_points, percent, short_percent
 from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.maths.softmax import log_mean
-from covcal_cli.watch.labels import Pool
+from covcal_cli.watch.labels import ERROR, Pool
 from covcal_cli.watch.period import (
     Gap,
     Measured,
@@ -137,7 +137,7 @@ def verdict_on(
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
-    best = None if pool is None else pool.accuracy(entry)
+    by_labels = best = None if pool is None else pool.accuracy(entry)
     estimate = entry.estimate
     if estimate is not None and (pool is None or pool.gap.verdict(tolerance) == "not known"):
         low, high = ((estimate.accuracy + end) / 2 for end in (estimate.low, estimate.high))
@@ -149,9 +149,14 @@ def verdict_on(
     if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
     gap = gap_of(entry.confidence, best) if pool is None else pool.gap
-    source = "(the middle half of the estimated range)" if pool is None else f"({best.of})"
-    ends = f"{percent(best.low, 0)} to {percent(best.high, 0)}"
-    numbers = f"the confidence is {percent(entry.confidence, 0)}, and the accuracy {ends} {source}"
+    numbers = f"the confidence is {percent(entry.confidence, 0)}, and the "
+    if pool is None and estimate is not None:
+        numbers += f"estimated accuracy {estimate}"
+        if by_labels is not None:
+            numbers += f". The labels allow this: {_with_labels(by_labels)}"
+        numbers += ". The verdict uses the middle half of the estimated range"
+    else:
+        numbers += f"accuracy {_with_labels(best)}"
     verdict = gap.verdict(tolerance)
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
@@ -161,8 +166,14 @@ def verdict_on(
             direction = "high" if gap.low > 0 else "low"
             numbers += f". The confidence is too {direction}, but perhaps by less than {limit}"
         else:
-            numbers += f". This range is too wide for a tolerance of {limit}"
+            range_ = "This range" if pool is not None else "This half"
+            numbers += f". {range_} is too wide for a tolerance of {limit}"
     return verdict, gap, numbers
+
+
+def _with_labels(accuracy: PeriodAccuracy) -> str:
+    level = short_percent(1 - ERROR)
+    return f"{str(accuracy).removesuffix(')')}, {level} interval from {accuracy.of})"
 
 
 def gap_of(confidence: float, accuracy: PeriodAccuracy) -> Gap:

@@ -238,7 +238,7 @@ class TestLateLabels:
         right = (rows["logits"].argmax(axis=1) == rows["labels"]).mean()
         assert one["measured"]["labels"]["accuracy"] == pytest.approx(right)
         assert one["measured"]["labels"]["rows"] == sum(WEEK)
-        assert one["by_labels"]["of"].startswith("95 % interval from 200 labels")
+        assert one["by_labels"]["of"].startswith("200 labels")
         before = lines(folder)
         watched(folder, "--labels", "late.csv")  # again
         assert lines(folder) == before
@@ -283,7 +283,7 @@ class TestLateLabels:
         assert widths == sorted(widths, reverse=True)
         last = found["periods"][-1]
         assert last["measured"]["labels"] is None
-        assert last["by_labels"]["of"] == "95 % interval from 210 labels of 2026-W02 to 2026-W04"
+        assert last["by_labels"]["of"] == "210 labels of 2026-W02 to 2026-W04"
 
 
 class TestSegments:

@@ -211,7 +211,10 @@ class TestVerdicts:
         entry = replace(period("w").measured, confidence=0.8, estimate=estimate)
         assert verdict_on(entry, None, 0.05)[0] == "holds"
         pool = Pool(Gap((low + high) / 2, low, high), 50, "w", "w")
-        assert verdict_on(entry, pool, 0.05)[0] == verdict
+        found, _, why = verdict_on(entry, pool, 0.05)
+        assert found == verdict
+        # The screen shows the whole estimated range, as the table does without labels.
+        assert ("80 % (72 to 88 %)" in why) == (found == "holds" and low < -0.05)
 
     def test_fewer_false_alarms_need_more_evidence(self, made: Path) -> None:
         thresholds = [
@@ -554,7 +557,7 @@ class TestMarkedLabels:
         target = clusters_domain("later", sizes=WEEK, moved=1.0, seed=10)
         drawn = target["split"] < 2
         right = (target["logits"].argmax(axis=1) == target["labels"])[drawn].mean()
-        assert by_labels["of"] == "95 % interval from 80 labels"
+        assert by_labels["of"] == "80 labels"
         assert by_labels["low"] <= right <= by_labels["high"]
         assert found["gap"]["value"] == pytest.approx(one["confidence"] - by_labels["accuracy"])
 
@@ -571,10 +574,11 @@ class TestMarkedLabels:
         """In the table, and in the sentence whatever the verdict, with what they allow."""
         done = covcal("watch", "moved.h5", "--format", "markdown", cwd=labelled)
         rows = [line.split(" | ") for line in done.out.splitlines() if line.startswith("| ")]
-        assert rows[-1][3].endswith(", labels")
+        assert rows[-1][3].endswith(" %), 80 labels")
+        assert "covcal evaluate prints for one period" in done.out
         shown = json.loads(covcal("watch", "moved.h5", "-o", "-", cwd=labelled).out)
         why = shown["periods"][0]["why"]
-        assert re.search(r"accuracy [0-9]+ % to [0-9]+ % \(95 % interval from 80 labels", why)
+        assert re.search(r"accuracy \d+ % \(\d+ to \d+ %, 95 % interval from 80 labels\)", why)
 
     @pytest.mark.parametrize(("wrong", "verdict"), [(0, "not known"), (1, "off")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
@@ -589,7 +593,7 @@ class TestMarkedLabels:
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
         assert found["verdict"] == verdict
-        assert "(95 % interval from 40 labels)" in found["why"]
+        assert ", 95 % interval from 40 labels)" in found["why"]
 
     def test_labels_before_a_change_do_not_count_after_it(self, labelled: Path) -> None:
         rows = clusters_domain("later", sizes=WEEK, seed=3)
@@ -602,5 +606,5 @@ class TestMarkedLabels:
         found = watched(labelled, "first.h5", "w0.h5", "favoured.h5")["periods"]
         assert [one["alarm"]["raised"] for one in found] == [False, False, True]
         of = [one["by_labels"] and one["by_labels"]["of"] for one in found]
-        named = [f"95 % interval from 40 labels{periods}" for periods in ("", " of first")]
+        named = [f"40 labels{periods}" for periods in ("", " of first")]
         assert of == [*named, None]
