@@ -61,6 +61,7 @@ figure.trend { max-width: none; margin: .5rem 0 1rem; }
 .change { stroke: var(--new); stroke-dasharray: 6 2 1 2; } .plot text.change { stroke: none;
   fill: var(--new); font-weight: 600; }
 td:last-child:not(.number) { min-width: 10rem; }
+@media (min-width: 45.1rem) { td:nth-child(n+5):not(.number) { min-width: 10rem; } }
 @media (max-width: 45rem) { .more { display: none; } }
 """
 
@@ -263,7 +264,7 @@ def _periods_table(trend: Timeline) -> str:
     ]
     left_out = len(trend.periods) - len(rows)
     note = f"<p>{_counted(left_out, 'earlier period')} not listed.</p>" if left_out else ""
-    return html(Table(columns, rows, texts=(0, 1, 7, 8))) + note
+    return html(Table(columns, rows, texts=(0, 1, 4, 7, 8))) + note
 
 
 def _promise(period: Period) -> str:

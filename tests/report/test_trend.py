@@ -194,6 +194,8 @@ SEEN = """
         && box(part).top >= field.top - 1 && box(part).bottom <= field.bottom)).length,
     meeting: texts.filter((a, i) => texts.some((b, j) => j > i && meet(a, b))).length,
     cut: texts.filter((one) => one.left < 0 || one.right > innerWidth).length,
+    wide: every(".table").filter((one) => one.scrollWidth > one.clientWidth).length,
+    tallest: Math.max(...every("td").map((one) => box(one).height)),
     smallest: Math.min(...every("p, td, .plot text").map((one) => parseFloat(style(one).fontSize))),
     widths: fields.map((field) => field.width),
     page: rgb(style(document.body).backgroundColor),
@@ -234,6 +236,8 @@ def test_a_browser_draws_every_mark(chromium: Browser, tmp_path: Path) -> None:
         assert seen["marks"] > 100
         assert seen["unseen"] == []
         assert (seen["outside"], seen["meeting"], seen["cut"]) == (0, 0, 0)
+        assert seen["wide"] == 0
+        assert seen["tallest"] < 160  # in pixels, some seven lines
         assert seen["smallest"] >= 12
         assert min(seen["widths"]) > 0.65 * min(width, 1088)
         assert (sum(seen["page"][:3]) > 600) == (scheme == "light")
