@@ -28,7 +28,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import read_plain
 from covcal_cli.records import document_of, line_text, parsed_json
 from covcal_cli.watch.calendar import place_in_time
-from covcal_cli.watch.labels import pooled
+from covcal_cli.watch.labels import labels_for_verdict, pooled
 from covcal_cli.watch.measurement import Standard
 from covcal_cli.watch.period import Acknowledgement, Measured, Period, RaisedAlarm, Segment
 from covcal_cli.watch.promise import promise_after
@@ -265,6 +265,11 @@ def _judged(
         start = max(start, places[alarm.since])
     pool = pooled(so_far, settings.tolerance, start) if entry.rows else None
     verdict, gap, why = verdict_on(entry, pool, settings.tolerance)
+    needed = None
+    if verdict == "not known" and pool is not None:
+        needed = pool.needed
+    elif verdict == "not known":
+        needed = labels_for_verdict(entry.confidence, settings.tolerance)
     return Period(
         version=__version__,
         calibration=standard.used,
@@ -277,6 +282,7 @@ def _judged(
         verdict=verdict,
         why=why,
         promise=promise_after(so_far, start),
+        labels_needed=needed,
     )
 
 

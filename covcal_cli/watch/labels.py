@@ -18,7 +18,7 @@ CSV has a column ``label_NAME`` for each label.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -49,6 +49,9 @@ from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 ERROR = 0.05  # Probability that any interval of a history is wrong.
 _MOST_ROWS = 20_000  # Maximum number of rows whose labels are read from a file.
 _MOST_STARTS = 100  # Maximum number of labelled periods in a pool.
+# Numbers of labels that can be suggested.
+_OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 10_000)
+_PRIOR = 10.0  # The accuracy that is expected without labels counts like this number of labels.
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,7 @@ class Pool:
     labels: int  # Number of labels.
     first: str  # Name of the first labelled period.
     last: str
+    needed: int | None = None  # Number of further labels for a verdict, or None.
 
     def accuracy(self, entry: Measured) -> PeriodAccuracy:
         """Return the accuracy of a period: its mean confidence minus the gap."""
@@ -280,13 +284,60 @@ def pooled(
         proved = [max(gap.low, -gap.high) for gap in gaps]
         worst = max(range(chosen, len(gaps)), key=proved.__getitem__)
         chosen = worst if proved[worst] > tolerance else chosen
-    k = all_pools.starts[chosen]
+    k, gap = all_pools.starts[chosen], gaps[chosen]
+    needed = None
+    if gap.verdict(tolerance) == "not known":
+        sizes = np.array([labels.size for _, labels, _ in labelled[k:]])
+        confidence = float(sizes @ [entry.confidence for entry, _, _ in labelled[k:]] / sizes.sum())
+        accuracy = confidence - gap.value
+        needed = labels_for_verdict(confidence, tolerance, accuracy, float(sizes.sum()), k)
     return Pool(
-        gaps[chosen],
+        gap,
         sum(labels.rows for _, labels, _ in labelled[k:]),
         labelled[k][0].period,
         labelled[-1][0].period,
+        needed,
     )
+
+
+def labels_for_verdict(
+    confidence: float, tolerance: float, accuracy: float = 0.0, size: float = 0.0, k: int = 0
+) -> int | None:
+    """Return how many more labels give a verdict after `size` labels with an accuracy, or None.
+
+    Further labels are expected to have the same accuracy. Without labels, the confidence is
+    expected to be right.
+    """
+
+    def gives_verdict(low: Float64s, high: Float64s) -> Booleans:
+        holds = (confidence - low <= tolerance) & (high - confidence <= tolerance)
+        return np.asarray(holds | (confidence - high > tolerance) | (low - confidence > tolerance))
+
+    counts = accuracy * size, (1 - accuracy) * size
+    return labels_needed(counts, confidence, confidence, k, gives_verdict)
+
+
+def labels_needed(
+    counts: tuple[float, float],
+    likely: float,
+    expected: float,
+    k: int,
+    decides: Callable[[Float64s, Float64s], Booleans],
+) -> int | None:
+    """Return how many more labels give an interval of the accuracy that decides, or None.
+
+    - `counts`: the total weights of right and of wrong rows, as for pool `k`.
+    - `likely`: the accuracy that is likely without labels. `expected`: see `pools`.
+    - `decides`: a function that tells which intervals decide, from their ends.
+    """
+    right, wrong = counts
+    accuracy = (right + _PRIOR * likely) / (right + wrong + _PRIOR)
+    more = np.array(_OFFERS)
+    low, high = anytime_interval(
+        right + more * accuracy, wrong + more * (1 - accuracy), expected, spent(np.array(k))
+    )
+    decided = more[decides(low, high)]
+    return int(decided[0]) if len(decided) else None
 
 
 @dataclass(frozen=True)

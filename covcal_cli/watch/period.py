@@ -356,6 +356,8 @@ class Period(Document):
     why: str
     supersedes: bool = False  # Whether this line replaces an earlier line for the same period.
     promise: Promise | None = None  # None without a decision.
+    # Number of further labels for a verdict; None if there is a verdict, or if over 10,000.
+    labels_needed: Count | None = None
 
     def __repr__(self) -> str:
         """Return the name of the period, the answer and the change, in words."""

@@ -23,13 +23,8 @@ from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import Domain
 from covcal_cli.maths.odds import anytime_interval
-from covcal_cli.watch.labels import FileLabels, pools, spent
+from covcal_cli.watch.labels import FileLabels, labels_needed, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
-
-# Numbers of labels that can be suggested.
-_OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_MOST_LABELS = 20_000  # Larger numbers of labels are not considered.
-_PRIOR = 10.0  # The estimated error rate counts like this number of labels.
 
 
 @dataclass(frozen=True)
@@ -127,18 +122,14 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
     if error is not None and error.high <= limit:
         return Promise("holds so far", labels, error, None)
     rate = limit if accepted.expected is None else accepted.expected.error
-    rate = (wrong + _PRIOR * rate) / (right + wrong + _PRIOR)
-    return Promise("not known", labels, error, _needed(right, wrong, rate, limit, k))
-
-
-def labels_to_prove(confidence: float, tolerance: float) -> int | None:
-    """Return how many labels prove that a right confidence is within the tolerance."""
-    labels = np.arange(100, _MOST_LABELS + 100, 100, dtype=np.float64)
-    low, high = anytime_interval(
-        labels * confidence, labels * (1 - confidence), confidence, spent(np.array(0))
+    needed = labels_needed(
+        (right, wrong),
+        1 - rate,
+        1 - limit,
+        k,
+        lambda low, high: (1 - high > limit) | (1 - low <= limit),
     )
-    enough = labels[(confidence - low <= tolerance) & (high - confidence <= tolerance)]
-    return int(enough[0]) if len(enough) else None
+    return Promise("not known", labels, error, needed)
 
 
 def error_proved_by(labels: int, confidence: float, tolerance: float) -> float | None:
@@ -148,13 +139,3 @@ def error_proved_by(labels: int, confidence: float, tolerance: float) -> float |
     _, high = anytime_interval(right, labels - right, confidence, spent(np.array(0)))
     proved = errors[confidence - high > tolerance]
     return float(proved[0]) if len(proved) else None
-
-
-def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels give a verdict if the true error rate is `rate`."""
-    more = np.array(_OFFERS)
-    low, high = anytime_interval(
-        right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))
-    )
-    decide = more[(1 - high > limit) | (1 - low <= limit)]
-    return int(decide[0]) if len(decide) else None

@@ -44,7 +44,7 @@ from covcal_cli.watch.measurement import (
     with_written_reference,
 )
 from covcal_cli.watch.period import Acknowledgement, Measured, Period, Watched, WatchSettings
-from covcal_cli.watch.promise import error_proved_by, labels_to_prove, watched_decision
+from covcal_cli.watch.promise import error_proved_by, watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
 
 DEFAULTS = WatchSettings()
@@ -399,28 +399,45 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     ]
     if not unknown:
         return []
-    measured = [period.measured for period in unknown]
-    last = measured[-1]
-    tolerance = unknown[-1].tolerance
-    needed = labels_to_prove(last.confidence, tolerance)
-    unlabelled = last.rows - (last.labels.rows if last.labels else 0)
-    count = min(50, unlabelled)
-    remedy = f"label some rows: covcal pick {as_word(last.file)} -n {count}"
-    least = None if last.labels else error_proved_by(count, last.confidence, tolerance)
-    if least is not None:
-        remedy += f". {count} labels are enough to prove an error of {100 * least:.0f} points"
-    if needed is not None:
-        remedy += f". If the confidence is right, about {needed:,} labels from all periods "
-        remedy += "together are enough to prove this"
-    if not unlabelled:
-        remedy = "all rows have labels: watch longer periods, or raise --tolerance"
+    last = unknown[-1]
     names = [period.measured.period for period in (unknown[0], unknown[-1])]
     in_periods = (
         f"on {names[0]}"
         if len(unknown) == 1
         else f"in {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
     )
-    return [f"covcal does not know whether the confidence is right {in_periods}: {remedy}"]
+    return [f"covcal does not know whether the confidence is right {in_periods}: {_remedy(last)}"]
+
+
+def _remedy(period: Period) -> str:
+    """Return which labels give a verdict on a period whose verdict is "not known"."""
+    entry, tolerance, needed = period.measured, period.tolerance, period.labels_needed
+    unlabelled = entry.rows - (entry.labels.rows if entry.labels else 0)
+    limit = in_points(f"{100 * tolerance:g}")
+    if period.by_labels is None:
+        count = min(50, unlabelled)
+        remedy = f"label some rows: covcal pick {as_word(entry.file)} -n {count}"
+        least = error_proved_by(count, entry.confidence, tolerance)
+        if least is not None:
+            remedy += f". {count} labels are enough to prove an error of {100 * least:.0f} points"
+        if needed is not None:
+            remedy += f". If the confidence is right, about {needed:,} labels from all periods "
+            remedy += "together are enough to prove this"
+        return remedy
+    if needed is None:
+        return (
+            f"the error of the confidence on the labelled rows is close to {limit}, so over 10,000 "
+            "more labels are needed: choose another --tolerance"
+        )
+    count = min(needed, unlabelled)
+    if not count:
+        return (
+            f"all rows have labels, and about {needed:,} more labels are needed: watch longer "
+            "periods, or raise --tolerance"
+        )
+    later = "" if count == needed else " of this period and later periods"
+    pick = f"covcal pick {as_word(entry.file)} -n {count} -o more.csv"
+    return f"label about {needed:,} more rows{later}: {pick}"
 
 
 def _rare(

@@ -16,9 +16,9 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.records import line_text, write_document
 from covcal_cli.report.trend import write_trend
 from covcal_cli.watch.history import read_history
-from covcal_cli.watch.labels import pooled
+from covcal_cli.watch.labels import labels_for_verdict, pooled
 from covcal_cli.watch.period import Measured, PeriodLabels, Promise, Watched, WatchSettings
-from covcal_cli.watch.promise import error_proved_by, labels_to_prove, promise_after
+from covcal_cli.watch.promise import error_proved_by, promise_after
 from covcal_cli.watch.verdict import gate_results
 from covcal_cli.watch.watch import watch
 from tests.made_files import clusters_domain
@@ -70,11 +70,12 @@ def verdict_of(rows: int, accuracy: float) -> str:
 
 
 def test_the_labels_that_prove_a_confidence() -> None:
-    """As many random labels with the promised accuracy lead to the verdict; far fewer do not."""
-    needed = labels_to_prove(0.7, 0.05)
-    assert needed is not None
-    assert [verdict_of(rows, 0.7) for rows in (needed - 200, needed)] == ["not known", "holds"]
-    assert labels_to_prove(0.7, 0.001) is None
+    """As many random labels with this accuracy lead to the verdict; far fewer do not."""
+    for accuracy, verdict in ((0.7, "holds"), (0.6, "off")):
+        needed = labels_for_verdict(0.7, 0.05, accuracy, 100.0) or 0
+        rows = round(0.3 * needed) + 100, needed + 100
+        assert [verdict_of(n, accuracy) for n in rows] == ["not known", verdict]
+    assert labels_for_verdict(0.7, 0.001) is labels_for_verdict(0.7, 0.05, 0.65, 100.0) is None
 
 
 def test_a_few_labels_prove_a_large_error_only() -> None:

@@ -236,10 +236,21 @@ class TestVerdicts:
         )
 
     def test_a_period_whose_rows_all_have_labels_needs_no_labels(self) -> None:
+        """Labels that are there are counted, also if they are of earlier periods."""
         entry = period("w").measured
+        known = PeriodAccuracy(0.8, 0.7, 0.9, "10 labels of v")
         labelled = replace(entry, labels=PeriodLabels(entry.rows, 0.8, 10.0))
-        (warning,) = _warnings([replace(period("w"), measured=labelled, verdict="not known")])
-        assert warning.endswith("all rows have labels: watch longer periods, or raise --tolerance")
+        for measured, needed, remedy in (
+            (labelled, 700, "about 700 more labels are needed: watch longer periods, or"),
+            (labelled, None, "is close to 5 points, so over 10,000 more labels are needed"),
+            (entry, 30, ": label about 30 more rows: covcal pick week.h5 -n 30 -o more.csv"),
+            (entry, 5000, "5,000 more rows of this period and later periods: covcal pick week.h5"),
+        ):
+            unknown = replace(period("w"), measured=measured, verdict="not known")
+            unknown = replace(unknown, by_labels=known, labels_needed=needed, tolerance=0.05)
+            (warning,) = _warnings([unknown])
+            assert remedy in warning
+            assert "label some rows" not in warning
 
     def test_a_class_rarer_than_the_tolerance_is_named(self) -> None:
         entry = replace(period("w").measured, predicted=(0.992, 0.008))
