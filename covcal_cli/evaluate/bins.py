@@ -56,7 +56,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN or outside [0, 1].
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Rounding may give the number of the next bin, which is then corrected.
+    # Rounding can make `index` too large by 1. In this case, 1 is subtracted below.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0
@@ -242,7 +242,7 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Number of copies of each counter. Repeated additions to one counter are slow.
+# Each counter has several copies, because repeated additions to one counter are slow.
 _LANES = 4
 _PART = 1 << 15  # number of probabilities that fit in the processor's cache
 
@@ -271,7 +271,7 @@ class ClasswiseBins:
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # The sum of c + p over rows gives both the number of rows and the sum of p, if c is large.
+        # A cell with n rows has the total n c + sum(p). Rounding (total / c) down gives n.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)

@@ -8,31 +8,32 @@ on the number of rows.
 - The AUROC has Wilson's interval with an effective number of rows (`ranks_interval`).
 
 **The ECE.** Percentiles of resampled ECEs are biased, because noise makes an ECE larger. Even a
-calibrated forecaster has resampled ECEs above 0. So a test is inverted: the interval contains every
-true ECE that the test does not reject.
+calibrated forecaster has resampled ECEs above 0. So the interval contains every true ECE that a
+test does not reject.
 
 - A hypothesis assumes a gap d_b (confidence minus accuracy) in every bin b.
-- ECE* is the ECE of a resample under a hypothesis.
-- Every true ECE is tested with two hypotheses. The first keeps only significant gaps, so noise adds
-  most to the ECE. In the second, gaps are in proportion to their standard errors, so noise adds
-  least.
+- Two hypotheses are tested for every possible true ECE. The first hypothesis has gaps only in bins
+  with significant gaps. The second hypothesis has gaps in proportion to their standard errors.
+  Noise adds most to the ECE of the first hypothesis, and least to the ECE of the second.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 | symbol | meaning |
 |---|---|
 | sum_b n_b/n abs(d_b) | true ECE of a hypothesis |
-| sum_b abs(n*_b/n d_b + e_b) | ECE*; n* is multinomial, and e_b is binomial noise |
+| sum_b abs(n*_b/n d_b + e_b) | ECE* of a resample; n* is multinomial, and e_b is binomial noise |
 
-The lower end is 0 if neither of two more tests rejects a calibrated forecaster. These tests share
-one error probability:
+The lower end is 0 if a true ECE of 0 passes two more tests. The two tests share one error
+probability:
 
 - Consistency resampling (Broecker & Smith 2007) draws labels from the confidences. The test rejects
   if the observed ECE is larger than nearly all resampled ECEs.
-- The second test is about mean confidence minus accuracy, a lower bound of the ECE (Jensen).
+- The second test compares mean confidence with accuracy. The ECE is at least their difference
+  (Jensen).
 
-**Rare errors.** If no row is wrong, no resample has an error. So if fewer than `FEW` rows are
-wrong, the rows are resampled with and without a hypothetical wrong row. The interval contains both
-percentile intervals. A hypothetical right row is added if fewer than `FEW` rows are right.
+**Rare errors.** If no prediction is wrong, no resample has an error. So if fewer than `FEW`
+predictions are wrong, rows are resampled with and without an extra row that has a wrong prediction.
+The interval contains both percentile intervals. In the same way, an extra row with a right
+prediction is added if fewer than `FEW` predictions are right.
 
 Levels close to 1 would need too many resamples. The interval is then computed at a lower level, and
 widened by the ratio of normal quantiles.
@@ -40,12 +41,11 @@ widened by the ratio of normal quantiles.
 **Differences.** Two calibrations on the same rows are compared with paired resamples.
 
 - Brier score and log loss: percentile interval of the mean difference.
-- AUROC: Student's t interval with the variance of DeLong, DeLong & Clarke-Pearson (1988). A
-  hypothetical row of each outcome is added. With 5 wrong rows, a normal interval
-  contained the true difference in only 73 % of samples.
+- AUROC: Student's t interval with the variance of DeLong, DeLong & Clarke-Pearson (1988). One right
+  row and one wrong row are added, because a normal interval is too short with few wrong rows.
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
   section 5.2).
-- Class gap: the same interval as for the ECE, for up to a few hundred classes.
+- Class gap: the same intervals as for the ECE, for at most 145 classes (with 15 bins).
 """
 
 import math
@@ -71,7 +71,7 @@ _BEYOND = 5.0  # Range of tested ECEs around the observed ECE, in standard error
 _LEAST_BEYOND = 5  # Minimum number of resamples outside an interval.
 _MAX_NOISE = 1 << 21
 MAX_DRAWS = 1 << 20
-# Minimum number of resamples per group, and maximum number for all groups together.
+# Minimum number of resamples for one group, and maximum number for all groups together.
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
 GROUP_METRICS = ("accuracy", "ece", "over_ece")
 PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
@@ -134,7 +134,7 @@ def intervals(
 
 
 def ece_intervals(bins: Bins, resampling: Resampling) -> dict[str, Interval]:
-    """Return the intervals of the ECE and its parts. A part is never larger than the ECE."""
+    """Return the intervals of the ECE, and of its over- and under-confident parts."""
     parts = {name: ece_interval(bins, resampling, part) for name, part in PARTS.items()}
     least, most = parts["ece"][0], max(high for _, high in parts.values())
     return {name: (min(low, least), high) for name, (low, high) in parts.items()} | {
@@ -178,7 +178,7 @@ def mean_interval(
 ) -> Interval:
     """Return the percentile interval of a mean, where `counts[i]` rows have `values[i]`.
 
-    `more` are the values of hypothetical rows ("Rare errors" in the module's docstring).
+    `more` holds the values of extra rows (see "Rare errors" in the module's docstring).
     """
     middle = float(counts @ values) / int(counts.sum())
 
@@ -213,7 +213,7 @@ def _percentiles(
 
 
 def _rare_outcomes(right: int, n: int) -> list[bool]:
-    """Return the outcomes of fewer than `FEW` rows: True for right, False for wrong."""
+    """Return the rare outcomes (fewer than `FEW` rows): True for right, False for wrong."""
     return [outcome for outcome, count in ((False, n - right), (True, right)) if count < FEW]
 
 
@@ -230,7 +230,7 @@ def _cell_probabilities(counts: Integers, confidence: Float64s, correct: bool) -
 
 
 def hypothetical_losses(name: str, bins: Bins) -> list[float]:
-    """Return the mean loss of a hypothetical row of each rare outcome."""
+    """Return the mean loss of an extra right or wrong row, for each rare outcome."""
     filled = bins.counts > 0
     confidence = np.clip(bins.confidence[filled], 0.0, 1.0)
     return [
@@ -272,7 +272,7 @@ def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Int
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # Simulate a forecaster that is calibrated in the tested direction.
+    # Resample the ECE, or its part, as if the true value were 0.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -324,7 +324,8 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
     """Return mean confidence minus accuracy, and its interval.
 
-    The interval is normal, and contains the exact interval if few rows are right or wrong.
+    The interval uses the normal approximation. If few predictions are right or wrong, the interval
+    is widened to contain the exact interval.
     """
     filled = bins.counts > 0
     sizes = bins.counts[filled]
@@ -362,7 +363,7 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 def _directions(
     confidence: Float64s, errors: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of both hypotheses, up to a factor."""
+    """Yield the gaps of each hypothesis, which are then scaled to a true ECE."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -379,7 +380,7 @@ def _directions(
 def _possible(
     direction: Float64s, grid: Float64s, shares: Float64s, confidence: Float64s, part: Part
 ) -> Float64s:
-    """Return multiples of the gaps `direction` whose ECEs are the values in `grid`."""
+    """Scale the gaps `direction` to each ECE in `grid`, shape (ECEs, bins)."""
     moved = direction != 0
     ends = np.where(direction > 0, confidence, confidence - 1)[moved] / direction[moved]
     factors = np.unique(np.append(0.0, ends))
@@ -387,7 +388,7 @@ def _possible(
     def gaps(factors: Float64s) -> Float64s:
         return np.clip(factors[:, None] * direction, confidence - 1, confidence)
 
-    # The ECE is linear in the factor between neighbouring `ends`.
+    # Between two neighbouring `factors`, the ECE is a linear function of the factor.
     totals = part(gaps(factors)) @ shares
     return gaps(np.interp(grid[grid <= totals[-1]], totals, factors))
 
@@ -440,7 +441,7 @@ class Difference:
 
 
 class PairedRows:
-    """Counts of rows by the two confidences that two calibrations give each row.
+    """Joint counts of rows by their confidence in a first and in a second calibration.
 
     `n_classes` must be 1 if the calibrations predict different labels. `names` are the metrics.
     """
@@ -458,7 +459,7 @@ class PairedRows:
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # Each axis is for one calibration: cells of wrong rows, and cells of right rows.
+        # Index on the axis of each calibration: 2 * cell of the confidence + (1 if right).
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
@@ -535,7 +536,7 @@ class PairedRows:
     def _reach_of_areas(self, level: float) -> float:
         """Return half the width of the interval of a difference of AUROCs.
 
-        The variance includes a hypothetical wrong row and a hypothetical right row.
+        The variance includes one extra wrong row and one extra right row.
         """
         totals = [self._ranked.sum(axis=1 - axis) for axis in (0, 1)]
         first, second = map(_influence, totals)
@@ -549,7 +550,7 @@ class PairedRows:
             weights = _cell_probabilities(rows, confidence, bool(outcome))
             squares += float((weights * apart[outcome::2, outcome::2]).sum())
         rarer = min(int(counts[outcome::2].sum()) for counts in totals for outcome in (0, 1))
-        # Approximate Student's quantile. Its degrees of freedom depend on the rarer outcome.
+        # Approximate quantile of Student's t distribution with `rarer` degrees of freedom.
         z = quantile(level)
         return z * (1 + (z**2 + 1) / (4 * rarer)) * math.sqrt(squares) / int(rows.sum())
 
@@ -615,7 +616,7 @@ def _of_gaps(
 def _with_hypothetical_rows(
     counts: Integers, sides: Sequence[_Side]
 ) -> tuple[Float64s, Sequence[_Side]] | None:
-    """Add a hypothetical row of each rare outcome; return None if no outcome is rare."""
+    """Add an extra row for each rare outcome. Return None if no outcome is rare."""
     right = np.all([side.gaps < 0 for side in sides], axis=0)
     rows, places = counts.astype(np.float64), np.arange(len(counts))
     moved = np.zeros(len(counts))
@@ -635,7 +636,7 @@ def _with_hypothetical_rows(
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return the influence of a row in each cell on the AUROC."""
+    """For each cell, return how much one row of the cell changes the AUROC."""
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2
     placed = np.stack([above / right.sum(), below / wrong.sum()], axis=1)

@@ -1,7 +1,7 @@
 """Describe proved calibration errors in sentences.
 
-An error is stated only if its interval excludes 0. Otherwise, the sentence says how large the error
-may be.
+A sentence states an error only if the interval of the error excludes 0. If the interval contains 0,
+the sentence gives the largest error that is possible.
 """
 
 import math
@@ -27,7 +27,7 @@ class MeanGap:
 
     @classmethod
     def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
-        """Return the gap of binned rows. The significance level is that of the test for the ECE."""
+        """Return the gap of binned rows, tested at the same significance level as the ECE."""
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)
         if tested[0] <= 0 <= tested[1]:
@@ -47,8 +47,8 @@ class MeanGap:
             word = "too high" if self.direction > 0 else "too low"
             return f"{word} by {points(self.value)} points ({_ends(*ends)})"
         return (
-            f"the average error may be 0: the confidence is at most {points(self.low)} points "
-            f"too low or {points(self.high)} points too high"
+            "the confidence may be right on average: it is at most "
+            f"{points(self.low)} points too low or {points(self.high)} points too high"
         )
 
 

@@ -57,11 +57,11 @@ def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, forc
 
 
 def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
-    """Write a Matplotlib figure. Equal figures give equal bytes."""
+    """Write a Matplotlib figure. The same figure always gives the same file."""
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
-    # Make the ids in SVG files deterministic, and write letters as text (small files).
+    # Make the ids in SVG files deterministic. Store letters as text, so that files are small.
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
         mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
@@ -159,7 +159,10 @@ def text_diagram(bins: ReliabilityBins) -> str:
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
-    lines = ["# accuracy, > too sure, < too unsure", "confidence      rows    conf     acc"]
+    lines = [
+        "# is the accuracy; > marks over-confidence, < marks under-confidence",
+        "confidence      rows    conf     acc",
+    ]
     for index in np.flatnonzero(counts):
         confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
         low, high = sorted((round(confidence * _WIDTH), round(accuracy * _WIDTH)))
@@ -188,7 +191,8 @@ def ece(
     bins : int
         Number of bins of equal width.
     classes : array, shape (K,), optional
-        Classes in the order of the columns. By default, the columns of a data frame or 0 to K-1.
+        Classes in the order of the columns. The default is the column names of a data frame, or 0
+        to K-1.
 
     Raises
     ------

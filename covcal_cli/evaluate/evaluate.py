@@ -76,16 +76,16 @@ class EvaluateSettings:
     # files that no other step has read.
     split: str | None = None
     bins: int = 15
-    # Whose predicted labels are measured: of the classifier ("original") or each calibration
-    # ("own").
+    # Which predicted labels are measured: the labels of the classifier ("original"), or the
+    # labels of each calibration ("own").
     predictions: Predictions = "original"
-    by: str | None = None  # Report groups by a column, "class" or "predicted".
+    by: str | None = None  # How to form groups: "class", "predicted" or a column's name.
     resamples: int = 0  # Bootstrap resamples; 0 for no intervals.
     level: float = LEVEL  # Confidence level of the intervals.
     seed: int = 0
     metrics: tuple[str, ...] = tuple(METRICS)
-    grouped_by: tuple[str, ...] = ()  # Columns whose groups have gates.
-    allow_other_preprocessing: bool = False  # Accept images with other preprocessing.
+    grouped_by: tuple[str, ...] = ()  # Groupings, such as `by`, whose groups have limits.
+    allow_other_preprocessing: bool = False  # Do not require the calibration's preprocessing.
 
     def __post_init__(self) -> None:
         if self.split is not None:
@@ -115,7 +115,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """The name of a calibration, and whether its earlier version is meant."""
+    """A calibration, or its earlier version from the baseline."""
 
     name: str
     earlier: bool = False
@@ -144,11 +144,11 @@ def evaluate(
     documents : sequence of str or Path
         Files of the calibrations, in the same order.
     networks : str or Path, optional
-        The adapted file, if it has moved and a method needs its networks.
+        The adapted file, which is needed only if a method uses the networks and the file was moved.
     earlier : mapping of str to Scaling
         Earlier versions of the calibrations, by name, which are compared with the current versions.
     decision : str or Path, optional
-        A decide.json to measure.
+        A decide.json whose accepted rows and prediction sets are also measured.
     pooled : sequence of str or Path
         More files of the same classifier. The rows of all files are measured together.
 
@@ -213,13 +213,11 @@ def evaluate(
         )
         count = sum(map(len, rows))
         if unlabelled == count:
-            elsewhere = ""
             if any(map(_count_labels, targets)):
-                elsewhere = " pass --split all to use labels of other splits, or"
+                hint = f"to measure the labelled rows of other splits, pass --split all; {hint}"
             of_split_name = "" if split == ALL else f"{split} "
             raise UnlabelledError(
-                f"{path}: none of its {count} target {of_split_name}rows has a "
-                f"label:{elsewhere} {hint}"
+                f"{path}: none of its {count} target {of_split_name}rows has a label: {hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
@@ -338,16 +336,20 @@ _EARLIER_ROWS = (
     "metrics may be a little worse"
 )
 _FOR_CALIBRATION = (
-    "evaluate does not read the labels from covcal label, which are for the calibration. Put "
-    "labels of other rows into the target data, and extract again"
+    "evaluate ignores the labels from covcal label, because these labels are for the "
+    "calibration. Label rows that covcal pick did not draw, put these labels into the target "
+    "data, and extract again"
 )
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
     if not has_source:
-        return "extract the target together with the source, and run covcal estimate"
+        return (
+            "to estimate the accuracy without labels, extract the target together with the "
+            "source, and run covcal estimate"
+        )
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
-    return f"without labels, run covcal estimate {as_word(path)}{options}"
+    return f"to estimate the accuracy without labels, run covcal estimate {as_word(path)}{options}"
 
 
 class _Collector:
@@ -581,8 +583,9 @@ def _notes_on_fitted(
         if not any(rows_of_fit(target, target.rows(ALL), fit).any() for target in targets):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"{document} was fitted to {fit.n} labelled rows, but {targets[0].path} has "
-                "none of them. If ids and logits changed after the fit, the metrics are too good"
+                f"{document} was fitted to {fit.n} labelled rows, but {targets[0].path} has none "
+                "of these rows. If the ids and logits of these rows were changed, covcal cannot "
+                "leave the rows out, and the calibration looks better than it is"
             )
     return notes
 

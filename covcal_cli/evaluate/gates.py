@@ -42,7 +42,7 @@ class Gates:
     allowed: Sequence[Limit] = ()  # limits of changes since the baseline
     baseline: Path | None = None
     confident: bool = True
-    shared_by: int = 1  # number of labels whose gates share one error probability
+    shared_by: int = 1  # number of labels among which the error probability is divided
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
@@ -70,7 +70,7 @@ class GateResult:
 
     subject: str
     gate: str  # The condition, such as ``ece <= 0.05``.
-    sentence: str  # The outcome with numbers.
+    sentence: str  # The complete message of the gate.
     outcome: Outcome  # "not proved": too few rows; "skipped": no value.
 
     @property
@@ -206,7 +206,7 @@ _WORDS: Mapping[Outcome, str] = {
 def result_of_limit(
     verdict: Verdict, level: float | None, n: int, *, in_all_splits: int = 0
 ) -> GateResult:
-    """Return the outcome of a gate on all `n` rows, with a sentence."""
+    """Return the result of a gate on `n` rows."""
     gate = _gate(verdict)
     numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"
     outcome: Outcome = "failed" if verdict.exceeded else "passed"
@@ -216,7 +216,7 @@ def result_of_limit(
         middle = _middle(verdict.metric, verdict.value, interval, level or LEVEL)
         numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
         if in_all_splits:
-            numbers += f"; --split all measures all {in_all_splits:,} labelled rows"
+            numbers += f"; to measure all {in_all_splits:,} labelled rows, pass --split all"
         least = GATED[verdict.metric].better == "higher"
         sign = -1 if least else 1
         detected = verdict.limit + sign * detectable(interval, level or 0.0)
@@ -238,12 +238,9 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
     if failed:
         worst = max(failed, key=_excess)
         group, counted = printable(worst.group or ""), _counted(len(failed), len(verdicts))
-        numbers = (
-            f"{group}: {_numbers(worst, level)} on {worst.n} rows, {limit}; {counted} proved "
-            "to be beyond the limit"
-        )
+        numbers = f"{group}: {_numbers(worst, level)} on {worst.n} rows, {limit}; {counted} failed"
         if still_open:
-            numbers += f", {len(still_open)} not decided"
+            numbers += f", and {len(still_open)} did not have enough rows to decide"
         return _result(gate, "failed", first.calibration, numbers)
     if still_open:
         fewest = min(verdict.n or 0 for verdict in still_open)
@@ -252,7 +249,7 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
             f"{limit}; {counted} have too few rows to decide (the smallest group has {fewest} rows)"
         )
         return _result(gate, "not proved", first.calibration, numbers)
-    numbers = f"{limit}; {_counted(len(verdicts), len(verdicts))} within the limit"
+    numbers = f"{limit}; {_counted(len(verdicts), len(verdicts))} are within the limit"
     return _result(gate, "passed", first.calibration, numbers)
 
 
@@ -352,7 +349,7 @@ def _difference(metric: str, value: float, *, unlike: float | None = None) -> st
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
     """Return the approximate number of rows that a gate needs for a power of 80 %.
 
-    `value` is the assumed true value. Returns None if more than 20 `n` rows would be needed.
+    `value` is the assumed true value. Returns None if more than 20 times `n` rows would be needed.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:

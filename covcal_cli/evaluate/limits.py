@@ -6,9 +6,9 @@ the limit, the result is "not proved".
 All gates of a command share one error probability (Bonferroni). With m gates, each interval has
 the level 1 - (1 - level) / m.
 
-`Baseline` is an earlier metrics.json. If it was measured on the same rows, the earlier temperature
-is applied to these rows again. The change of a metric is then a paired difference, which has less
-noise.
+`Baseline` is an earlier metrics.json. If the baseline was measured on the same rows, covcal also
+measures the earlier temperature on these rows. The change of a metric is then a paired difference,
+which has less noise.
 """
 
 import math
@@ -42,7 +42,7 @@ class Limit:
 
     metric: str
     limit: float  # A fraction.
-    by: str | None = None  # "class", "predicted" or a column, for groups.
+    by: str | None = None  # Grouping: "class", "predicted" or a column; None for all rows.
 
     @property
     def least(self) -> bool:
@@ -53,8 +53,8 @@ class Limit:
 def parse_limit(text: str, *, least: bool = False) -> Limit:
     """Parse a limit of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    With `least`, parse a limit of ``--fail-below``, such as ``accuracy=0.9``. Raises ValueError if
-    the text is invalid.
+    If `least` is true, parse a limit of ``--fail-below``, such as ``accuracy=0.9``. Raises
+    ValueError if the text is invalid.
     """
     limit = _parse_metric(text)
     if limit.least == least:
@@ -122,7 +122,7 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the confidence level of each gate (Bonferroni), if `times` labels have these gates."""
+    """Return the confidence level of each gate (Bonferroni). `times` is the number of labels."""
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
     for limit in limits:
@@ -140,8 +140,8 @@ def apply_limits(
 ) -> list[Verdict]:
     """Test every limit for every calibration, or for the uncalibrated classifier (``none``).
 
-    `level` is the confidence level. If it is None, no intervals are used. Raises `CovcalError` if a
-    metric has no value.
+    `level` is the confidence level of the intervals. If `level` is None, covcal compares the values
+    without intervals. Raises `CovcalError` if a metric has no value.
     """
     decided = [limit for limit in limits if limit.metric in DECIDED]
     return [_verdict_on_decision(evaluation, limit, level) for limit in decided] + [
@@ -199,7 +199,7 @@ def _verdicts_by_group(
 
 
 def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
-    """Compare a metric with a limit. The interval decides if there is one."""
+    """Compare a metric's interval with a limit, or its value if `interval` is None."""
     low, high = interval or (None, None)
     if limit.least:
         exceeded = (value if high is None else high) < limit.limit
@@ -251,8 +251,8 @@ class Baseline:
     def name_of(self, name: str, names: Sequence[str]) -> str:
         """Return the name that a calibration has in the baseline.
 
-        If the baseline and `names` have only one calibration each, the two names may differ.
-        `names` are all current calibrations.
+        `names` lists all current calibrations. If the baseline and `names` have only one
+        calibration each, the two names may differ.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -329,7 +329,8 @@ def compare(
 ) -> list[Change]:
     """Return the change of every limited metric since the baseline, for each calibration.
 
-    `level` is the confidence level. If it is None, no intervals are used.
+    `level` is the confidence level of the intervals. If `level` is None, covcal compares the values
+    without intervals.
 
     Raises `CovcalError` if a calibration or metric is missing.
     """

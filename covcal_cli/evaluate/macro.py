@@ -1,8 +1,8 @@
 """Evaluate several labels together: mean, worst label and gates.
 
 ``ece=0.05`` is a limit for each label. ``ece:macro=0.05`` is a limit for the mean over labels. The
-ends of the labels' intervals are averaged to an interval of the mean. It is valid even for
-dependent labels. The gates of all labels share one error probability.
+interval of the mean is the average of the labels' intervals, and is valid even for dependent
+labels. The gates of all labels share one error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ class LabelAssessments:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The results of the limits on the mean over labels."""
+        """For each limit on the mean over labels: whether each calibration exceeds it."""
         verdicts = []
         for limit in self.macro_limits:
             of_limit = [
@@ -85,7 +85,7 @@ class LabelAssessments:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates: of each label, then of the mean."""
+        """The results of all gates. Gates on single labels come before gates on the mean."""
         results = [
             gate_of_label(label, gate)
             for label, assessment in self.labels.items()

@@ -43,7 +43,7 @@ from covcal_cli.records import Within
 _MAX_CELLS = 1_000_000
 _NEARLY_ONE = 0.9999
 _ROUNDING = 1e-6  # Accepted relative rounding error.
-_LEAST_HIT = 1e-3  # Accepted rounding error of the number of right rows.
+_LEAST_HIT = 1e-3  # accuracy * n may differ from a whole number by this much.
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows sorted by confidence. Raises ValueError if no metric needs them."""
+        """The rows sorted by confidence. Raises ValueError if no metric uses this order."""
         if self.rows is None:
             raise ValueError("no requested metric needs the order of the rows")
         return self.rows.ranked()
@@ -408,7 +408,7 @@ class MetricsAccumulator:
     """Computes the metrics of one calibration from blocks of rows.
 
     `names` are the requested metrics. With `keep_losses`, losses are kept for bootstrap resampling.
-    With `return_losses`, the blocks that `add` returns have losses.
+    With `return_losses`, the blocks that `add` returns contain the loss of each row.
     """
 
     def __init__(

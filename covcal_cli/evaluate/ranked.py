@@ -100,12 +100,12 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidences that keys of rows contain."""
+    """Return the confidences that are stored in row keys."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return whether rows are right, from the keys of these rows."""
+    """Return whether each prediction is right, as stored in row keys."""
     return (keys & np.uint32(1)).astype(bool)
 
 
@@ -204,12 +204,12 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Twice the number of wrong rows before each run, where ties count half, shape (runs,)."""
+        """Wrong rows before each run, counted twice, plus the run's wrong rows, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Twice the number of right rows before each run, where ties count half, shape (runs,)."""
+        """Right rows before each run, counted twice, plus the run's right rows, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
@@ -228,7 +228,7 @@ def _runs(rows: RankedRows) -> Iterator[_Runs]:
     while stop > 0:
         start = rows.first_of_its_value(max(0, stop - _CHUNK))
         keys = rows.keys[start:stop][::-1].copy()
-        # A new run begins if the confidence changes, not only the lowest bit (right or wrong).
+        # A new run begins where the confidence (all bits except the lowest) changes.
         last = np.append(np.flatnonzero((keys[1:] ^ keys[:-1]) > 1), len(keys) - 1)
         right = np.cumsum(keys & np.uint32(1), dtype=np.uint32).take(last)
         wrong = last + 1 - right
@@ -251,7 +251,7 @@ def smooth_ece(rows: RankedRows) -> float:
 
     The smooth ECE at bandwidth s is the integral of |r(t)| over t in [0, 1]. Here r(t) is the mean
     of (confidence - correct) K_s(confidence, t) over rows. The Gaussian kernel K_s is mirrored at 0
-    and 1. The bandwidth s equals the resulting smooth ECE, to within 1/1024.
+    and 1. The bandwidth s is chosen so that the smooth ECE is also s, to within 1/1024.
 
     The results agree with the authors' package relplot to 1e-6, except very near 0 and 1.
 
@@ -312,7 +312,7 @@ def _mass_of(rows: RankedRows) -> Mass:
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Return residuals and numbers of rows on a grid. A row is divided between two grid points."""
+    """Share the residuals and counts of rows between the two nearest points of a grid."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left

@@ -43,12 +43,12 @@ DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 UNCALIBRATED = "the uncalibrated classifier"
-# Matches ``none``, also in the name of a mean over labels.
+# Matches the name ``none``, alone or before " (mean of 3 labels)".
 _NONE = re.compile(rf"{NONE}(?= \(mean |$)")
 
 
 def measured_name(calibration: str) -> str:
-    """Return how sentences name a calibration; ``none`` is the uncalibrated classifier."""
+    """Return a calibration's name for messages: ``none`` is "the uncalibrated classifier"."""
     return _NONE.sub(UNCALIBRATED, calibration)
 
 
@@ -141,7 +141,7 @@ def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> N
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a limit on one calibration, as in metrics.json."""
+    """Whether one calibration exceeds one limit, as in metrics.json."""
 
     metric: str
     limit: float
@@ -150,13 +150,13 @@ class Verdict:
     exceeded: bool
     low: float | None = None  # lower end of the interval
     high: float | None = None
-    by: str | None = None  # "class", "predicted" or a column, for groups
+    by: str | None = None  # grouping: "class", "predicted" or a column; None for all rows
     group: str | None = None
     n: int | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the rows cannot decide, because the interval contains the limit."""
+        """Whether the result is open, because the interval contains the limit."""
         if self.low is None or self.high is None or self.exceeded:
             return False
         if GATED[self.metric].better == "higher":
@@ -182,7 +182,7 @@ class Change:
 
     @property
     def is_open(self) -> bool:
-        """Whether the rows cannot decide, because the interval contains the limit."""
+        """Whether the result is open, because the interval contains the limit."""
         return not self.exceeded and self.high is not None and self.high > self.limit
 
 
@@ -221,9 +221,9 @@ class Evaluation:
     inputs: tuple[Input, ...]
     # Metrics of each predicted class, by calibration; empty with too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None  # "class", "predicted" or a column
+    by: str | None = None  # grouping: "class", "predicted" or a column
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    # Rows in bins, by grouping, calibration and group.
+    # The rows of each group in bins. The keys are the grouping, the calibration and the group.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
     resamples: int = 0
     level: float = LEVEL
@@ -249,7 +249,7 @@ class Evaluation:
 
     @property
     def in_all_splits(self) -> int:
-        """Number of labelled rows of all splits, or 0 if all of them were measured."""
+        """Number of labelled rows in all splits; 0 if every labelled row was measured."""
         return self.labelled if self.labelled > self.n + self.left_out else 0
 
     @property
@@ -259,7 +259,7 @@ class Evaluation:
 
     @cached_property
     def judged(self) -> "Evaluation":
-        """ECE intervals and differences for the verdicts, always from `RESAMPLES` resamples."""
+        """The evaluation with intervals from `RESAMPLES` resamples, for verdicts in words."""
         if self.resamples == RESAMPLES:
             return self
         resampling = replace(self.resampling, resamples=RESAMPLES)

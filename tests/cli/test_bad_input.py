@@ -330,7 +330,7 @@ class TestValues:
         """Without target labels evaluate names the command that needs none."""
         set_values("target/labels", -1)(work / "features.h5")
         line = refusal(work, "evaluate", "features.h5", "-o", "m.json")
-        assert "without labels, run covcal estimate features.h5 -c cal.json" in line
+        assert "to estimate the accuracy without labels, run covcal estimate features.h5" in line
 
     def test_no_label_at_calibrate(self, work: Path) -> None:
         """Without source labels there is no temperature."""

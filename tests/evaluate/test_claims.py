@@ -53,7 +53,7 @@ class TestMeanGap:
     def test_words(self, gap: MeanGap, words: str) -> None:
         """An error is stated only where the interval excludes 0."""
         assert words in gap.sentence
-        assert gap.direction or gap.sentence.startswith("the average error may be 0")
+        assert gap.direction or gap.sentence.startswith("the confidence may be right")
 
 
 def test_one_point_is_singular() -> None:

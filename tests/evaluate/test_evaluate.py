@@ -198,7 +198,7 @@ class TestRows:
         assert "pick" not in screen.err
         gate = ("--split", "test", "--fail-above", "ece=0.12")
         done = covcal("evaluate", later, "-c", calibration, *gate).require_success()
-        assert f"--split all measures all {total:,} labelled rows" in done.out
+        assert f"to measure all {total:,} labelled rows, pass --split all" in done.out
         document = json.loads(calibration.read_text())
         document["inputs"][0]["sha256"] = found["inputs"][0]["sha256"]
         write_document(document, calibration, force=True)
@@ -229,7 +229,7 @@ class TestRows:
         line = covcal("evaluate", features).error_line()
         assert line == (
             f"{features}: none of its 80 target test rows has a label: "
-            f"without labels, run covcal estimate {features} -c cal.json"
+            f"to estimate the accuracy without labels, run covcal estimate {features} -c cal.json"
         )
 
     def test_no_label_and_no_source(self, features: Path) -> None:

@@ -504,7 +504,7 @@ class TestSplits:
         target["labels"][300:] = -1
         write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
         run = covcal("evaluate", "features.h5", cwd=folder)
-        assert "pass --split all to use labels of other splits" in run.error_line()
+        assert "to measure the labelled rows of other splits, pass --split" in run.error_line()
         found = printed_json("evaluate", "features.h5", "--split", "all", cwd=folder)
         assert (found["n"], found["unlabelled"]) == (300, 1100)
 
@@ -519,7 +519,7 @@ class TestSplits:
         covcal("label", "features.h5", "to-label.csv", cwd=folder).require_success()
         line = covcal("evaluate", "features.h5", cwd=folder).error_line()
         assert line.startswith("features.h5: none of its 600 target test rows has a label: ")
-        assert "evaluate does not read the labels from covcal label" in line
+        assert "evaluate ignores the labels from covcal label" in line
 
     @pytest.mark.parametrize("labelled", [True, False])
     def test_no_test_rows(self, folder: Path, labelled: bool) -> None:
