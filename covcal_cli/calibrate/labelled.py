@@ -57,7 +57,7 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
             f"{file.path} has no rows that you labelled: run covcal pick {as_word(file.path)}, "
             "label the rows, and run covcal label"
         )
-    return draw
+    return draw if draw is None or settings.labels == MARKED_LABELS else draw.for_all_rows()
 
 
 class LabelledFit:

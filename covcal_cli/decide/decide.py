@@ -287,9 +287,14 @@ class _Labelled:
         rows = self.draw.rows[self.draw.batch >= min(self.used)]
         fitted = calibration.labelled_rows
         if fitted is not None and rows_of_fit(self.target, rows, fitted).any():
+            # The rows were picked before this fit, for a calibration without labels or with earlier
+            # labels.
+            remedy = "the calibration for which the rows were picked"
+            if not min(self.used):
+                remedy = "the calibration from covcal calibrate --labels none"
             return (
                 f"{document} was fitted to the labels of this file, so these labels cannot prove a "
-                "promise: run covcal calibrate --labels none, and use the new calibration"
+                f"promise: use {remedy}"
             )
         return None
 

@@ -88,6 +88,12 @@ class Batch:
     splits: tuple[str, ...]  # Splits from which rows are drawn, the same for all batches.
     score: str
 
+    @property
+    def are_for_decision(self) -> set[bool]:
+        """Whether rows were drawn for a decision, for each part of a joined batch."""
+        regions = map(region_of, self.score.split("; "))
+        return {region is not None and region >= 0 for region in regions}
+
 
 @dataclass(frozen=True, eq=False)
 class Draw:
@@ -105,6 +111,9 @@ class Draw:
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
     # "marked" for rows from `covcal pick`, "random" for rows from ``--labels N``.
     design: Literal["marked", "random"] = "marked"
+    # Whether batches for a decision only add known rows to the estimates from other batches.
+    avoids_decisions: bool = False
+    left_out: int = 0  # Number of labelled rows that `for_all_rows` left out.
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -127,8 +136,25 @@ class Draw:
     def _are_for_decision(self) -> set[bool]:
         """Return True for labelled batches that were drawn for a decision, False for others."""
         batches = np.unique(self.batch[self.labelled])
-        parts = [part for i in batches for part in self.batches[i].score.split("; ")]
-        return {region is not None and region >= 0 for region in map(region_of, parts)}
+        return set().union(*(self.batches[i].are_for_decision for i in batches))
+
+    def for_all_rows(self) -> "Draw":
+        """Return the draw for estimates on all rows, which a draw for a decision estimates poorly.
+
+        If some batches were drawn for a decision and others were not, batches for a decision after
+        the last other batch are left out. Earlier ones only add known rows (`avoids_decisions`).
+        """
+        if self._are_for_decision() != {True, False}:
+            return self
+        others = [i for i, batch in enumerate(self.batches) if True not in batch.are_for_decision]
+        last = max(others, default=len(self.batches) - 1)
+        draw = self.taken(self.batch <= last)
+        return replace(
+            draw,
+            batches=self.batches[: last + 1],
+            avoids_decisions=bool(others),
+            left_out=len(self) - len(draw),
+        )
 
     @property
     def population(self) -> int:
@@ -142,14 +168,19 @@ class Draw:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if drawn rows without a label were left out."""
-        missing = sum(batch.drawn for batch in self.batches) - len(self)
-        if not missing:
-            return ()
-        return (
-            f"{missing} of the rows that covcal pick drew have no label yet. covcal assumes "
-            "that the labelled rows are a random sample of their batch",
-        )
+        """Return notes if some drawn rows are left out."""
+        missing, notes = sum(batch.drawn for batch in self.batches) - len(self), []
+        if missing:
+            notes.append(
+                f"{missing} of the rows that covcal pick drew have no label yet. covcal assumes "
+                "that the labelled rows are a random sample of their batch"
+            )
+        if self.left_out:
+            notes.append(
+                f"{self.left_out} labels were picked for a decision, so only covcal decide uses "
+                "them. To use them here too, pass --labels marked"
+            )
+        return tuple(notes)
 
     def right(self, logits: Floats) -> Float64s:
         """Return 1 for each row that the classifier predicts correctly, else 0, (m,).
@@ -162,7 +193,8 @@ class Draw:
     def weights(self) -> Float64s:
         """Return the weights of the drawn rows, (m,), whose sum is N on average.
 
-        The estimates of the batches are averaged in proportion to the sizes of the batches.
+        The estimates of the batches are averaged in proportion to the sizes of the batches. With
+        `avoids_decisions`, batches for a decision are not averaged.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -186,7 +218,11 @@ class Draw:
 
     @property
     def _shares(self) -> Float64s:
-        return np.bincount(self.batch) / max(len(self), 1)
+        counts = np.bincount(self.batch, minlength=len(self.batches))
+        if self.avoids_decisions:
+            others = counts * [True not in batch.are_for_decision for batch in self.batches]
+            counts = others if others.any() else counts
+        return counts / max(int(counts.sum()), 1)
 
     @classmethod
     def joined(cls, parts: Sequence["Draw"], batches: tuple[Batch, ...]) -> "Draw":
@@ -505,10 +541,13 @@ def inclusions_for_decision(
                 of_batches.append(pairs)
                 break
         else:
+            remedy = "pick other rows with covcal pick --for"
+            if number:
+                remedy = "covcal calibrate makes it again from the labels of earlier batches"
             raise CovcalError(
-                f"{target.path}: the rows were picked for another calibration or for other "
-                "groups: pass the same -c and --promise-by, or pick again with covcal pick "
-                "--for"
+                f"{target.path}: the labels of batch {number + 1} can prove a promise only with "
+                "the calibration and the groups for which covcal pick --for drew these rows: "
+                f"pass the same -c and --promise-by. If that calibration is gone, {remedy}"
             )
     return of_batches
 

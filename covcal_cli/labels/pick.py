@@ -127,7 +127,7 @@ class PickReport:
     classes: tuple[
         str, ...
     ]  # The names of the classes, or of the labels if rows can have several labels.
-    before: int  # Number of rows drawn by earlier batches.
+    before: int  # Number of rows drawn by earlier batches, without those for a decision.
     # Expected half width with the labels of this batch, and with the labels of all batches.
     half_width: float
     half_width_of_all: float
@@ -289,13 +289,14 @@ def pick(
         )
         batches = [*_variances_before(before, of_before), (n, frame.variance)]
         of_all = Z * _combined_deviation(batches) / population
-        at_worst = Z * math.sqrt((1 / (len(before) + n) - 1 / population) / 4)
+        labels = sum(size for size, _ in batches)
+        at_worst = Z * math.sqrt((1 / labels - 1 / population) / 4)
         return PickReport(
             sheet,
             sheets,
             tuple(outputs.pages),
             classes,
-            len(before.rows),
+            labels - n,
             Z * math.sqrt(frame.variance) / population,
             of_all,
             max(of_all, at_worst),
@@ -566,10 +567,15 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return each earlier batch's number of rows, and the variance of its estimate."""
+    """Return the number of rows and the variance of the estimate for earlier batches.
+
+    Batches for a decision are left out, as in `Draw.for_all_rows`.
+    """
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
+        if True in batch.are_for_decision:
+            continue
         in_batch = before.batch == number
         s, pi = doubtful[in_batch], before.inclusion[in_batch]
         variances.append((batch.drawn, float(((1 / pi - 1) / pi * s * (1 - s)).sum())))

@@ -20,6 +20,7 @@ from covcal_cli.decide import thresholds
 from covcal_cli.decide.decide import _BELIEFS, DecideSettings, _Promise, decide
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
+from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.decision import CurvePoint, beliefs_of, read_decision
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.acceptance import Ranking
@@ -274,6 +275,11 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     decision = read_decision(folder / "decide.json", folder / "by_labels.json")
     assert decision.labels is not None
     assert all(point.low == point.error == point.high for point in decision.curve)
+    # Only the calibration by the first labels keeps the promise: covcal calibrate makes it again.
+    done = covcal("calibrate", "-o", "again.json", cwd=folder).require_success()
+    assert "200 labels were picked for a decision, so only covcal decide uses them" in done.err
+    by_labels, again = (read_calibration(folder / f"{n}.json") for n in ("by_labels", "again"))
+    assert by_labels.scaling_sha256 == again.scaling_sha256
 
 
 def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
@@ -282,7 +288,7 @@ def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
         inclusion = file["marked/inclusion"]
         inclusion[:] = inclusion[:] / 2
     done = covcal("decide", "--error", 0.15, "-fq", cwd=folder)
-    assert "were picked for another calibration" in done.error_line()
+    assert "can prove a promise only with the calibration" in done.error_line()
     covcal("decide", "--error", 0.15, "-f", "--labels", "none", cwd=folder).require_success()
 
 

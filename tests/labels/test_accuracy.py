@@ -130,6 +130,24 @@ def test_batches_add_up() -> None:
     assert kept.inclusion == pytest.approx([0.1, 0.1])
 
 
+def test_rows_for_a_decision_are_only_known_rows_of_other_batches() -> None:
+    """They count once: the other batch estimates the rest. If they come last, they are left out."""
+    draw = made_draw(N, np.array([0.5, 0.2, 0.1]), 3, batch=np.array([0, 0, 1]))
+    first, second = draw.batches
+    decision, other = (
+        replace(batch, score=score)
+        for batch, score in ((first, words_of_region(0.9)), (second, "score"))
+    )
+    known = replace(draw, batches=(decision, other)).for_all_rows()
+    assert known.weights == pytest.approx([1, 1, 10])
+    assert known.variances == pytest.approx([0, 0, 90])
+    assert known.without(np.array([False, False, True])).weights.all()  # nothing else is there
+    last = replace(draw, batches=(other, decision), batch=np.array([0, 1, 1])).for_all_rows()
+    assert (last.rows.tolist(), last.weights.tolist(), last.left_out) == ([0], [2.0], 2)
+    assert any("2 labels were picked for a decision" in note for note in last.notes)
+    assert draw.for_all_rows() is draw
+
+
 def test_two_batches_are_one_estimate() -> None:
     """The estimate is also unbiased if the second batch is drawn from the other rows."""
     rng = np.random.default_rng(1)
