@@ -479,9 +479,10 @@ def _decision_lines(path: Path) -> Lines:
         costs = [("costs", ", ".join(kinds))]
     notes = [("note", text) for text in read.notes]
     lines = [*above, *costs, rows, *_inputs(read.inputs), *notes]
-    if read.share or read.sets is not None:
-        files = f"{as_word(read.rows_file)} -c {as_word(read.calibration.path)}"
-        command = f"covcal apply {files} --decide {as_word(path)}"
+    files = [read.rows_file, *filter(None, [_place(read.calibration)])]
+    is_there = len(files) > 1 and all(map(Path.is_file, files))
+    if is_there and (read.share or read.sets is not None):
+        command = f"covcal apply {' -c '.join(map(as_word, files))} --decide {as_word(path)}"
         lines.append(("next", f"{command}  # writes the decision for every row"))
     return lines
 
@@ -551,11 +552,16 @@ def _inputs(inputs: Sequence[Input]) -> Lines:
 def _state(entry: Input) -> str:
     if entry.is_outside:
         return " (outside the folder of this file, so covcal does not open it)"
-    if is_unchanged(entry):
-        return ""
+    if (place := _place(entry)) is not None:
+        return "" if place == entry.path else f" (now called {place.name})"
+    return " (changed since then)" if entry.path.is_file() else " (not found)"
+
+
+def _place(entry: Input) -> Path | None:
+    """Return where an unchanged input is now, or None."""
+    if entry.is_outside or is_unchanged(entry):
+        return entry.path
     # A renamed calibration is found by its hash. Data files may be too large to hash.
     beside = sorted(entry.path.parent.glob("*.json")) if entry.path.suffix == ".json" else []
-    for path in beside:
-        if path.is_file() and sha256_of(path) == entry.sha256:
-            return f" (now called {path.name})"
-    return " (changed since then)" if entry.path.is_file() else " (not found)"
+    unchanged = (path for path in beside if path.is_file() and sha256_of(path) == entry.sha256)
+    return next(unchanged, None)

@@ -192,9 +192,13 @@ def test_inspect_tells_what_has_changed(folder: Path) -> None:
 
 
 def test_inspect_finds_a_renamed_calibration_by_its_hash(folder: Path) -> None:
-    covcal("decide", "--error", "0.5", cwd=folder).require_success()
+    covcal("decide", "--error", "0.9", cwd=folder).require_success()
     (folder / "cal.json").rename(folder / "first.json")
     for name in ("first.json", "cal.json"):
         (folder / name).touch()  # without the file, then with a namesake
         out = covcal("inspect", "decide.json", cwd=folder).require_success().out
         assert "(now called first.json)" in out
+        assert " -c first.json --decide decide.json  # writes the decision for every row" in out
+    # The next step names only files that are there.
+    (folder / "first.json").unlink()
+    assert "next" not in covcal("inspect", "decide.json", cwd=folder).require_success().out
