@@ -727,7 +727,7 @@ def test_a_page_and_tasks_are_for_one_label(
     option: tuple[str, str], several: Path, tmp_path: Path
 ) -> None:
     line = covcal("pick", several / "features.h5", *option, cwd=tmp_path).error_line()
-    assert "features.h5 holds several labels, but" in line
+    assert "features.h5 has several labels per row, but" in line
 
 
 # Extraction: the forms of labels, models, and what is refused.

@@ -50,7 +50,7 @@ _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _BELIEFS = (*acceptance.BELIEFS, _CONSIDERED)
 _CERTAINTY = 0.9
 _UNSUPPORTED = 0.25
-_LABEL_SOME = "label some rows that covcal pick --for draws"
+_LABEL_SOME = "draw rows with covcal pick --for, and label these rows"
 # Number of labels, share of rows to accept, and probability that the labels are enough.
 _Offer = tuple[int, float, float]
 _NO_OFFER = 0, 0.0, 0.0
@@ -77,13 +77,17 @@ class DecideSettings:
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
             raise CovcalError(
-                "--cost cannot be used with --error or with --labels marked: leave them out"
+                "--cost cannot be used with --error or with --labels marked: leave out --error and "
+                "--labels marked, or leave out --cost"
             )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by divides the accepted rows into groups: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
-            raise CovcalError("--promise-by needs --error and replaces --by: leave out --by")
+            raise CovcalError(
+                "--promise-by needs --error and cannot be used with --by: give --error, and leave "
+                "out --by"
+            )
         if not accepts and self.coverage is None:
             raise CovcalError("give --error to accept rows, --set for prediction sets, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
@@ -155,7 +159,7 @@ def decide(
             if unlabelled:
                 notes.append(
                     f"{unlabelled} of the picked rows have no label and count as wrong: label "
-                    "them too, and run covcal label again"
+                    "these rows, and run covcal label again"
                 )
         if settings.costs is not None and draw.labelled.any():
             notes = []
@@ -172,9 +176,9 @@ def decide(
             sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
-                    "some labelled rows were not picked for --set alone, so the sets are only "
-                    "an estimate. To promise their coverage, extract the data to another "
-                    "file, and run covcal decide --set there"
+                    "some labelled rows were picked for a purpose other than --set, so the "
+                    "coverage of the prediction sets is only estimated. To get a promise, extract "
+                    "the data to another file, and run covcal decide --set on that file"
                 )
         above, cheapest, costs = np.full(len(names), math.inf), None, None
         uses: dict[int, LabelUse] = {}
@@ -206,12 +210,13 @@ def decide(
         if not uses and share:
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
-                    "without labels, too many accepted rows were wrong on "
+                    "without labels, the error rate of the accepted rows was above the limit on "
                     f"{'39 to 47' if accuracy is None else '8 to 13'} % of 144 test shifts"
                 )
             if doubt := errors_of_confident(*of_source, float(above.min())):
                 warnings.append(
-                    f"{doubt}. More accepted rows than estimated may be wrong: {_LABEL_SOME}"
+                    f"{doubt}. The error rate of the accepted rows may be higher than estimated: "
+                    f"{_LABEL_SOME}"
                 )
             if (beyond := sample.share_beyond_source(accepts)) > _UNSUPPORTED:
                 warnings.append(

@@ -369,7 +369,7 @@ def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
     Raises `ValueError` if the labels are hidden.
     """
     if (draw.labels == HIDDEN_LABEL).any():
-        raise ValueError("the labels of the draw are hidden: read the draw with picked_labels")
+        raise ValueError("the labels of the picked rows are hidden: call draw_with_labels")
     for name in _OF_ROWS:
         writer.write(f"{group}{MARKED}/{name}", getattr(draw, name))
     for name in ("drawn", "population", "seed"):
@@ -403,7 +403,7 @@ def _fault(draw: Draw, target: Domain) -> str | None:
         if not set(batch.splits) <= set(SPLITS) or batch.splits != draw.batches[0].splits:
             return "a batch names a split that does not exist"
         if batch.population != target.count(*batch.splits) - int((draw.batch < number).sum()):
-            return "a batch was drawn from another number of rows than the target has"
+            return "a batch stores a wrong number of target rows"
         strata = np.sort(draw.stratum[draw.batch == number])
         if batch.drawn != len(strata) or (strata != np.arange(len(strata))).any():
             return "rows of a batch are missing"

@@ -42,7 +42,7 @@ from covcal_cli.labels.sheet import (
 )
 from covcal_cli.labels.tasks import LabelTable, read_tables
 
-_REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
+_REMEDY = "give the CSV file that covcal pick wrote, with the column 'label' filled in"
 _AGAIN = "sort whole lines, never a single column; or fill in the CSV of covcal pick again"
 _NEEDED = ("id", "inclusion", "draw")  # Columns that every sheet has, besides the labels.
 _RELATIVE = 1e-3  # Largest relative error from rounding in a spreadsheet.
@@ -106,8 +106,8 @@ def _sheet(table: LabelTable) -> Sheet:
                 break
         else:
             raise CovcalError(
-                f"{path}: the cells id and draw in {table.place(line)} do not belong "
-                f"together: {_AGAIN}"
+                f"{path}: the cells 'id' and 'draw' in {table.place(line)} belong to different "
+                f"rows: {_AGAIN}"
             )
         stratum, probability, steps = struct.unpack(NUMBERS, cell.numbers)
         strata.append(stratum)
@@ -171,8 +171,8 @@ def _draw_cells(table: LabelTable) -> list[_DrawCell]:
         parts = _LINE.fullmatch(cell.strip())
         if parts is None:
             raise CovcalError(
-                f"{table.path}: {table.place(line)} has {shown(cell)} in the column 'draw', which "
-                f"covcal pick did not write: {_REMEDY}"
+                f"{table.path}: covcal pick did not write {shown(cell)} into the column 'draw' of "
+                f"{table.place(line)}: {_REMEDY}"
             )
         batch, place, proof, facts = parts.groups()
         raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
@@ -227,14 +227,14 @@ def _labels(table: LabelTable) -> list[str]:
     filled = [column for column in columns if any(column)]
     if len(filled) > 1 and filled[0] != filled[1]:
         raise CovcalError(
-            f"{table.path}: the columns label and {CHOICE} differ: empty one of the two"
+            f"{table.path}: the columns 'label' and '{CHOICE}' differ: empty one of these columns"
         )
     return (filled or columns)[0]
 
 
 def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
     if len(facts) != 1:
-        fault = "its first line, which describes the draw, is missing"
+        fault = "the first line, which describes the draw, is missing"
         if facts:
             fault = "several lines describe the draw"
         raise CovcalError(f"{path}: {fault}: put back the lines that covcal pick wrote")
@@ -245,8 +245,7 @@ def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
     is_unknown = parts is not None and (parts[7] is None) != (share is None)
     if parts is None or score is None or is_unknown or len(set(splits)) < len(splits):
         raise CovcalError(
-            f"{path}: {shown(facts[0])} in the column draw was not written by covcal pick: "
-            f"{_REMEDY}"
+            f"{path}: covcal pick did not write {shown(facts[0])} into the column 'draw': {_REMEDY}"
         )
     return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6], share
 
@@ -264,8 +263,8 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
         )
     if len(places) > len(own):
         raise CovcalError(
-            f"{path}: it has {len(places)} lines for {len(own)} picked rows: take out the "
-            "lines that covcal pick did not write"
+            f"{path} has {len(places)} lines for {len(own)} picked rows: remove the lines that "
+            "covcal pick did not write"
         )
 
 
@@ -330,8 +329,8 @@ def _require_possible(sheet: Sheet) -> None:
     for_decision = region_of(sheet.batch.score) is not None
     if not is_possible(sheet.inclusion, population, for_decision=for_decision):
         raise CovcalError(
-            f"{sheet.path}: the inclusion probabilities are impossible for {n} of {population} "
-            "rows: take the file that covcal pick wrote"
+            f"{sheet.path}: the column 'inclusion' cannot come from a draw of {n} of {population} "
+            "rows: use the file that covcal pick wrote"
         )
 
 
@@ -368,7 +367,7 @@ def require_labels_beside_rows(
                     lines = "one line" if abs(step) == 1 else f"{abs(step)} lines"
                     raise CovcalError(
                         f"{sheet.path}: the labels in the column {column} seem to be {lines} too "
-                        f"{side}: move them back"
+                        f"{side}: move the labels back"
                     )
             continue
         for line in labelled:
@@ -380,7 +379,7 @@ def require_labels_beside_rows(
     if _sign_test(now, now + before) > 0.01:
         raise CovcalError(
             f"{sheet.path}: the lines are not in the order of covcal pick, so the labels may "
-            "belong to other lines: sort whole lines by the column draw"
+            "belong to other lines: sort whole lines by the column 'draw'"
         )
 
 
@@ -464,8 +463,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):
         raise CovcalError(
-            f"{sheet.path} was picked from other data than {file.path}: give the file from "
-            f"which it was picked, or pick again from {file.path}"
+            f"{sheet.path} was picked from other data than {file.path}: give the original data "
+            f"file, or pick again from {file.path}"
         )
     rows = rows_of(target, sheet)
     outside = rows[~np.isin(target.split[rows], [SPLITS.index(name) for name in batch.splits])]
@@ -506,8 +505,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         or (there and before.batches[0].splits != batch.splits)
     ):
         raise CovcalError(
-            f"{sheet.path} is older than other labelled batches: pick again from the {left} "
-            f"rows that {file.path} has left"
+            f"{sheet.path} was picked before other rows of {file.path} were labelled: run covcal "
+            f"pick again ({left} rows are left)"
         )
     added = Draw(
         rows=rows,

@@ -313,7 +313,7 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
     counts = ", ".join(f"{name} {count}" for name, count in [*empty.items()][:_SHOWN])
     more = ", ..." if len(empty) > _SHOWN else ""
     write = f" ({counts}{more})" if empty else ""
-    absent = ", with 0 where the row does not have the label" if empty else ""
+    absent = ", and write 0 if a row does not have the label" if empty else ""
     return (
         f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}: fill "
         f"in the rest{absent}. If the filled-in labels are a random sample of their batch, "
@@ -437,8 +437,8 @@ def _resolved(
                 ids = file.require_target().ids(np.array([row], dtype=np.int64))
                 raise CovcalError(
                     f"no label of {shown(ids[0])} has a majority "
-                    f"({_said(by_source, file.classes)}): give one more sheet, or pass --resolve "
-                    "first, last or drop"
+                    f"({_said(by_source, file.classes)}): give the CSV of one more person, or pass "
+                    "--resolve first, --resolve last or --resolve drop"
                 )
             labels[row] = counts[0][0]
         else:
@@ -466,12 +466,12 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
         if agreement is None
         else f" of {agreement.rows} ({agreement.kappa_name} {agreement.kappa:.2f})"
     )
-    force = ", or --force to replace the labels in the file" if with_file else ""
+    force = ", or pass --force to replace the labels in the file" if with_file else ""
     rows = "1 row" if len(differing) == 1 else f"{len(differing)} rows"
     choices = f"{', '.join(RESOLVE[:-1])} or {RESOLVE[-1]}"
     return (
         f"labellers disagree on {rows}{beside}: {some_of(differing)}. Correct the labels, or "
-        f"pass --resolve {choices}{force}"
+        f"choose a rule with --resolve ({choices}){force}"
     )
 
 

@@ -68,7 +68,7 @@ from covcal_cli.maths.softmax import Scaling, with_offsets
 from covcal_cli.maths.weights import newton
 
 LEVEL = 0.95
-ASSUMPTION = "the labels are right (the rows were drawn with known probabilities)"
+ASSUMPTION = "the labels are right, and the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # Minimum distance of forecasts from 0 and 1.
 _HALVINGS = 60  # Number of bisection steps.
@@ -79,7 +79,7 @@ _MOST_GAIN = 4
 _SAMPLED = f"A range that was computed from labels is a {short_percent(LEVEL)} interval."
 _COUNTED = (
     "All rows have labels, so the metrics of these rows have no range. The range of the "
-    "accuracy is for later rows."
+    "accuracy is valid for new rows, not for these rows."
 )
 
 
@@ -104,8 +104,8 @@ def difference_estimate(
     elif math.isfinite(size):
         low, high = _interval(accuracy, size, right, level)
     interval = (
-        f"{short_percent(level)} interval from the labels alone, for all rows that covcal "
-        "pick could draw"
+        f"{short_percent(level)} interval from the labels alone. The interval is valid for all "
+        "rows from which covcal pick drew"
     )
     return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
 

@@ -444,9 +444,8 @@ class _Frame:
         if decision.error is None or len(self._scored) > 1:
             if decision.error is None and any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
-                    f"{self._file.path}: some rows were already picked for another purpose "
-                    "than --set alone: extract the data to another file, and run covcal pick "
-                    "on that file"
+                    f"{self._file.path}: some rows were already picked for a purpose other than "
+                    "--set: extract the data to another file, and run covcal pick on that file"
                 )
             self._is_random = True
             share = n / len(self._keys)
@@ -491,7 +490,7 @@ def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
     if made_for.error is None and made_for.sets is None:
         raise CovcalError(
             f"{decision} was made with --cost, which makes no promise: run covcal decide with "
-            "--error or --set, and give its result to --for"
+            "--error or --set, and give the new decide.json to --for"
         )
     return made_for
 
@@ -503,15 +502,15 @@ def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: P
     of_fit = rows[rows_of_fit(file.require_target(), rows, fitted)]
     if others := len(np.setdiff1d(of_fit, before.rows)):
         raise CovcalError(
-            f"{document} was fitted to labels of {others} rows that {file.path} does not "
-            "hold: give the file that covcal label wrote, or decide with a calibration from "
-            "covcal calibrate --labels none"
+            f"{document} was fitted to {others} labels that are not in {file.path}: give the file "
+            "that covcal label wrote, or decide with a calibration from covcal calibrate --labels "
+            "none"
         )
 
 
 def _require_left(path: Path, left: int, n: int, splits: tuple[str, ...], before: Draw) -> None:
     if left < n:
-        others = f", because {len(before.rows)} were drawn before" if before.batches else ""
+        others = f", because {len(before.rows)} rows were drawn before" if before.batches else ""
         remedy = f"ask for at most {left}" if left else "extract more rows"
         raise CovcalError(
             f"{path} has only {left} target {' and '.join(splits)} rows left to "
@@ -524,8 +523,8 @@ def _require_csv(path: Path, output: Path | None, page: Path | None) -> None:
     if page is not None or suffix in SUFFIXES:
         what = "--page" if page is not None else f"a file of tasks ({suffix})"
         raise CovcalError(
-            f"{path} holds several labels, but {what} is for rows with one label each: label "
-            "the CSV, which has a column for each label"
+            f"{path} has several labels per row, but {what} needs one label per row: write the "
+            "labels into the CSV of covcal pick instead"
         )
 
 

@@ -69,8 +69,8 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
             whole = next(file.path for file, draw, _ in parts if draw is fullest)
             raise CovcalError(
                 f"{file.path} has {len(draw.batches)} batches of picked rows, but {whole} has "
-                f"{len(fullest.batches)}, from the {' and '.join(splits)} rows: pick and "
-                "label the same number of batches in each file"
+                f"{len(fullest.batches)}: in each file, pick and label the same number of batches "
+                f"from the {' and '.join(splits)} rows"
             )
     everything = np.sort(np.concatenate([np.asarray(numbers) for numbers in rows]))
     draws_of_files = [draw for _, draw, _ in parts]

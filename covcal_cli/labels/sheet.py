@@ -326,8 +326,8 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
         if counts[line] == 0:
             example = shown(target.ids(np.zeros(1, dtype=np.int64))[0])
             raise CovcalError(
-                f"{sheet.path}: {target.path} has no target row {row_id} (the first "
-                f"is {example}): keep the column id as covcal pick wrote it"
+                f"{sheet.path}: {target.path} has no target row {row_id} (the first row is "
+                f"{example}): restore the column 'id' that covcal pick wrote"
             )
         raise CovcalError(
             f"{sheet.path}: several target rows of {target.path} have the id {row_id}: extract "

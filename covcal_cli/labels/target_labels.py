@@ -41,7 +41,7 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
         if population < n:
             raise CovcalError(
                 f"{target.path} has only {population} labelled target rows, but --labels asks "
-                f"for {n}: ask for fewer"
+                f"for {n}: ask for fewer labels"
             )
         rows, frame = (
             thinned_blocks(_labelled(target), population, most, seed) for most in (n, MAX_FRAME)

@@ -174,8 +174,9 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
-            f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): name "
-            'the control with the classes "label", and export again'
+            f"{path} has answers from several controls for one row "
+            f"({', '.join(map(shown, chosen))}): in the annotation tool, give the name 'label' to "
+            "the control with the classes, and export again"
         )
     value = next(iter(chosen.values()), "") if name is None else chosen[name]
     if isinstance(value, dict):

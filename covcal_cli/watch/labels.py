@@ -446,8 +446,8 @@ class LateLabels:
         if not missing:
             return []
         return [
-            f"{self.path}: {len(missing)} of {len(self.ids)} ids are in no watched period (the "
-            f"first is {self._id(missing[0])}){self._unknown_period('; ')}"
+            f"{self.path}: {len(missing)} of {len(self.ids)} ids are in no watched period (for "
+            f"example {self._id(missing[0])}){self._unknown_period('; ')}"
         ]
 
     def require_any(self) -> None:
@@ -456,9 +456,8 @@ class LateLabels:
             if unknown := self._unknown_period(""):
                 raise CovcalError(f"{self.path}: {unknown}")
             raise CovcalError(
-                f"{self.path}: none of its ids is in a watched period (the first is "
-                f"{self._id(0)}): use the ids of the features files, and give these files to "
-                "covcal watch"
+                f"{self.path}: none of the ids is in a watched period (for example {self._id(0)}): "
+                "use the ids of the features files, and give these files to covcal watch"
             )
 
     def _unknown_period(self, start: str) -> str:
@@ -469,8 +468,8 @@ class LateLabels:
         periods = list(dict.fromkeys(self.watched))
         more = ", ..." if len(periods) > _MOST_NAMED else ""
         return (
-            f"{start}its column period contains {shown(unknown)}, which is no watched period: use "
-            f"{', '.join(periods[:_MOST_NAMED])}{more}"
+            f"{start}the column 'period' contains {shown(unknown)}, which is not a watched period: "
+            f"use {', '.join(periods[:_MOST_NAMED])}{more}"
         )
 
     def _id(self, line: int) -> str:

@@ -113,8 +113,8 @@ def standard_of(
         if not segments.sketches:
             notes = (
                 "the drift of segments is not shown, because it needs "
-                f"{calibration.inputs[0].path} with the column {column}. Only labels can "
-                "judge the segments",
+                f"{calibration.inputs[0].path} with the column {column}. Label some rows to get a "
+                "verdict on each segment",
             )
     return Standard(
         calibration,

@@ -421,7 +421,7 @@ class Period(Document):
         if promise.verdict == "not known":
             number = "over 10,000" if promise.needed is None else f"about {promise.needed:,}"
             where = " from several periods" if (promise.needed or 10_000) > accepted.rows else ""
-            text += f". To decide, label {number} more accepted rows{where}"
+            text += f". For a verdict, label {number} more accepted rows{where}"
         return text
 
     @property

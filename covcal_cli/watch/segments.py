@@ -112,7 +112,7 @@ def segments_of(
         if pool is None and source is None:
             why = f"this segment has fewer than {_LEAST_SOURCE} source rows: label some rows"
             if segments.column not in target.columns:
-                why = "only labels can judge a predicted class: label some rows"
+                why = "a verdict on a predicted class needs labels: label some rows"
         compared = [
             drift
             for column in segments.sketches.get(name, ())

@@ -326,7 +326,8 @@ def change_in_words(
         text += f" ({scale})"
         if len(entries) > 1 and auc < _ALIKE:
             text = (
-                f"the {reference.coordinates.of} differ, but not in {entries[-1].period} ({scale})"
+                f"the {reference.coordinates.of} differ in earlier periods, but no longer in "
+                f"{entries[-1].period} ({scale})"
             )
     if most is None or squared_change(most) < _SMALLEST**2:
         return text

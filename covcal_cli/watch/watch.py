@@ -124,22 +124,23 @@ def watch(
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
-        f"{decide} was made on rows of {path}. Labels of these rows cannot test the promise: "
-        "give labels for rows of other files"
+        f"{decide} was made with rows of {path}, so labels of these rows cannot check the promise "
+        "independently: give labels for rows of other files"
         for path in of_decision
     ]
     has_labels = late is not None or settings.target_labels
     if decide is None and has_labels and any(period.promise is not None for period in reported):
         notes.append(
-            "the promise does not count these labels yet: run covcal watch with --decide on the "
-            "files"
+            "these labels are not yet used to check the promise of the decision: run covcal watch "
+            "with --decide on the files of these rows"
         )
     sequence = periods_in_time(now, standard.sha256)
     if history is not None and sequence and sequence[-1].alarm.raised:
-        after = f", after {settings.stable} periods without another change" * bool(settings.stable)
+        after = f", or after {settings.stable} periods without another change"
+        after *= bool(settings.stable)
         notes.append(
-            f"the alarm ends if enough later rows are as before the change{after}, or with "
-            f"covcal watch --history {as_word(history)} --acknowledge REASON"
+            f"the alarm ends when enough new rows look like the rows before the change{after}. To "
+            f"end it now, run covcal watch --history {as_word(history)} --acknowledge REASON"
         )
     return Watched(
         periods=tuple(reported),
@@ -170,7 +171,7 @@ def watch(
 def _unused_labels(entries: Iterable[Measurement]) -> list[str]:
     counts = {entry.entry.file: entry.n_unused_labels for entry in entries if entry.state != "same"}
     return [
-        f"{path} has {count:,} labelled target rows, which are not used: add --target-labels"
+        f"{path} has {count:,} labelled target rows: to use these labels, add --target-labels"
         for path, count in counts.items()
         if count
     ]
@@ -226,11 +227,13 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
     for source in files:
         if leaves_folder_of(source.path, history):
             warnings.append(
-                f"{source.path} is outside the folder of {history}, so its rows get no labels: "
-                f"give {source.path} to covcal watch too"
+                f"for safety, covcal does not open {source.path}, because this file is outside the "
+                f"folder of {history}: to label its rows, give the file to covcal watch too"
             )
         elif not source.path.is_file():
-            warnings.append(f"{source.path} does not exist, so its rows get no labels: put it back")
+            warnings.append(
+                f"{source.path} does not exist, so its rows get no labels: put the file back"
+            )
         else:
             sources.append(source)
     return sources, warnings
@@ -266,13 +269,13 @@ def _fresh(
             if max(entry.shared(before)):
                 raise CovcalError(
                     f"{entry.file} has rows that the period {name} already has, so --join would "
-                    "count them twice: to replace all rows of this period, pass --force instead"
+                    "count these rows twice: to replace all rows of the period, pass --force"
                 )
             fresh[name] = joined(before, entry)
         elif name in fresh:
             raise CovcalError(
                 f"two periods are called {name}: pass --join if both files belong to this "
-                "period, or name one of the files: NAME=FILE"
+                "period, or give one period another name: NAME=FILE"
             )
         elif force:
             fresh[name] = entry
@@ -283,7 +286,8 @@ def _fresh(
             raise OutputExistsError(
                 f"{history.path} has other rows for the period {name} ({before.rows} rows, now "
                 f"{entry.rows} rows). {remedy}"
-                "To replace the old rows, pass --force. Or give another name: NAME=FILE"
+                "To replace the old rows, pass --force. Or give the new period another name: "
+                "NAME=FILE"
             )
     return fresh, notes
 
@@ -302,8 +306,8 @@ def _require_own_rows(entry: Measured, others: Mapping[str, Measured]) -> None:
     for name, other in others.items():
         if entry.has_rows_of(other):
             raise CovcalError(
-                f"{entry.file} has the rows of the period {name}, so {entry.period} would "
-                f"count them twice: name the file {name}={entry.file}"
+                f"{entry.file} has the same rows as the period {name}, so these rows would count "
+                f"twice: pass the file as {name}={entry.file}"
             )
 
 
@@ -451,7 +455,7 @@ def _rare(
     if last.verdict == "holds" and share < last.tolerance:
         name, tolerance = printable(classes[rarest]), in_points(f"{100 * last.tolerance:g}")
         yield (
-            f"class {name} is predicted for {percent(share, 1)} of the rows, too few to "
+            f"class {name} is predicted for {percent(share, 1)} of the rows, which are too few to "
             f"change the verdict (tolerance {tolerance}): watch this class with --metrics "
             f"{as_word(f'precision:{name},recall:{name}')}"
         )
@@ -477,7 +481,7 @@ def _notes(
         )
     if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(
-            "periods are not compared with source and target, because they lack the features of "
+            "the periods have no features, so they are not compared with source and target of "
             f"{calibration.inputs[0].path.name}: extract the periods with features"
         )
     return tuple(notes)

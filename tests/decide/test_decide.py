@@ -92,7 +92,7 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     done = covcal("decide", "--error", 0.1, cwd=folder).require_success()
     assert done.out.startswith("Accept")
     assert "This is an estimate, not a promise." in done.out
-    assert "too many accepted rows were wrong on 8 to 13 % of 144 test shifts" in done.err
+    assert "was above the limit on 8 to 13 % of 144 test shifts" in done.err
     assert "covcal pick -n" in done.out
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert not decision.is_promise
@@ -254,7 +254,7 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     bare = ("decide", "bare.h5", "--error", 0.15, "-o", "bare.json", "-fq", "-c")
     covcal(*bare, "by_labels.json", cwd=folder).require_success()
     pick = ("pick", "bare.h5", "-n", 200, "--for", "bare.json", "-o", "t.csv", "-fq")
-    assert "does not hold: give the file" in covcal(*pick, cwd=folder).error_line()
+    assert "labels that are not in bare.h5: give the file" in covcal(*pick, cwd=folder).error_line()
     anew = ("calibrate", "bare.h5", "--labels", "none", "-o", "none.json", "-q")
     for step in (anew, (*bare, "none.json"), pick):
         covcal(*step, cwd=folder).require_success()
@@ -556,7 +556,7 @@ def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
     covcal("decide", "--error", 0.05, "-q", cwd=folder).require_success()
     label(folder, 100)
     done = covcal("decide", "--set", 0.9, "-f", cwd=folder).require_success()
-    assert "so the sets are only an estimate" in done.err
+    assert "so the coverage of the prediction sets is only estimated" in done.err
     # Later rows cannot promise the sets either, so nobody labels them.
     refused = covcal("pick", "-qn", 50, "--for", "decide.json", "-o", "t.csv", cwd=folder)
     assert "extract the data to another file" in refused.error_line()

@@ -82,7 +82,7 @@ def test_rows_without_a_label_scale_the_others_of_their_batch(tmp_path: Path) ->
         ("batch", 0, 2, "belongs to a batch that does not exist"),
         ("batch", 0, 1, "rows of a batch are missing"),
         ("stratum", 0, 1, "rows of a batch are missing"),
-        ("batches/population", 1, 800, "another number of rows than the target has"),
+        ("batches/population", 1, 800, "a batch stores a wrong number of target rows"),
         ("batches/splits", 1, b"test", "a split that does not exist"),
         ("labels", 0, 3, "a stored label is not a class"),
         ("stratum", None, None, "stratum is missing"),

@@ -84,6 +84,6 @@ def test_shards_of_which_one_was_not_picked_from_are_refused(shards: Path, tmp_p
     parts = [f"part-{index}.h5" for index in PICKED]
     line = covcal("merge", *parts, "-o", "merged.h5", cwd=tmp_path).error_line()
     assert line.startswith(
-        "part-2.h5 has 0 batches of picked rows, but part-1.h5 has 2, from the train"
+        "part-2.h5 has 0 batches of picked rows, but part-1.h5 has 2: in each file, pick"
     )
     assert not (tmp_path / "merged.h5").exists()

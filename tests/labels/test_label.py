@@ -191,13 +191,13 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "unknown id": (
         lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
-        "the cells id and draw in line 2 do not belong together",
+        "the cells 'id' and 'draw' in line 2 belong to different rows",
     ),
     "id twice": (lambda lines: [*lines, lines[0]], "occurs twice"),
     "rows gone": (lambda lines: lines[:-2], f"2 of the {N} picked rows are missing"),
     "rows more": (
         lambda lines: [*lines, lines[1] | {"id": "target/1.png"}],
-        f"it has {N + 1} lines for {N} picked rows",
+        f"has {N + 1} lines for {N} picked rows",
     ),
     "no column": (
         lambda lines: [{k: v for k, v in line.items() if k != "draw"} for line in lines],
@@ -205,7 +205,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "no draw": (
         lambda lines: [lines[0] | {"draw": "by hand"}, *lines[1:]],
-        "line 2 has 'by hand' in the column 'draw'",
+        "covcal pick did not write 'by hand' into the column 'draw' of line 2",
     ),
     "several draws": (
         lambda lines: ([lines[0] | {"draw": lines[0]["draw"].replace("b1_", "b2_")}, *lines[1:]]),
@@ -221,7 +221,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "another population": (
         lambda lines: [line | {"draw": line["draw"].replace(":270:", ":271:")} for line in lines],
-        "the cells id and draw in line 2 do not belong together",
+        "the cells 'id' and 'draw' in line 2 belong to different rows",
     ),
 }
 
@@ -350,7 +350,7 @@ class TestTwoLabellers:
         later = covcal("label", "adapted.h5", "bob.csv", cwd=two).error_line()
         for said in (line, later):
             assert "labellers disagree on 2 rows" in said
-            assert "--resolve first, last, drop or majority" in said
+            assert "--resolve (first, last, drop or majority)" in said
             for drawn in lines[:2]:
                 assert f"'{drawn['id']}' is '{drawn['label']}' in" in said
         assert f"of {N} (Cohen's kappa 0." in line

@@ -150,7 +150,7 @@ def test_a_next_batch_leaves_the_earlier_ones_out(picked: Path, tmp_path: Path) 
     assert sum(len(drawn_ids(one)) for one in (*sheets, folder / "rest.csv")) == 270
     line = covcal("pick", "adapted.h5", "-n", 201, *after, "-o", "x.csv", cwd=folder).error_line()
     assert "has only 200 target train and validation rows left to label" in line
-    assert "because 70 were drawn before" in line
+    assert "because 70 rows were drawn before" in line
 
 
 def test_what_labels_buy_is_what_they_bring(tmp_path: Path) -> None:

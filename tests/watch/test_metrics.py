@@ -204,7 +204,7 @@ class TestGates:
         lines = path.read_text(encoding="utf-8").splitlines()
         texts = [f"{line},{'w9' if n else 'period'}" for n, line in enumerate(lines)]
         path.write_text("\n".join(texts), encoding="utf-8")
-        unknown = "its column period contains 'w9', which is no watched period: use w0, w1"
+        unknown = "the column 'period' contains 'w9', which is not a watched period: use w0, w1"
         with pytest.raises(CovcalError, match=f"^.*late.csv: {unknown}$"):
             watched(folder, "w0.h5", "w1.h5", labels=path)
         path.write_text("\n".join([*texts[:30], *(t.replace("w9", "w0") for t in texts[30:])]))

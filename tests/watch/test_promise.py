@@ -218,7 +218,7 @@ class TestWatch:
                 history=history,
                 decide=decide_with,
             )
-        left_out = any("promise does not count these labels" in note for note in document.notes)
+        left_out = any("labels are not yet used to check" in note for note in document.notes)
         assert left_out == (first == "decision")
         (period,) = watched(made, "bad.h5", history).periods
         assert period.promise is not None
@@ -263,7 +263,7 @@ class TestWatch:
         document = watched(made, "features.h5")
         assert document.periods[0].promise is not None
         assert document.periods[0].promise.labels == 0
-        assert any("was made on rows of" in note for note in document.notes)
+        assert any("was made with rows of" in note for note in document.notes)
 
     def test_a_decision_of_another_calibration_is_refused(self, made: Path) -> None:
         with pytest.raises(CovcalError, match="was not made with"):

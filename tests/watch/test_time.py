@@ -64,7 +64,7 @@ def lines(folder: Path) -> list[bytes]:
     return (folder / "h.jsonl").read_bytes().splitlines()
 
 
-UNUSED = "all.h5 has {} labelled target rows, which are not used: add --target-labels"
+UNUSED = "all.h5 has {} labelled target rows: to use these labels, add --target-labels"
 
 
 class TestGrowing:
@@ -254,11 +254,11 @@ class TestLateLabels:
         (folder / "late.csv").write_text("id,label\nnobody,class 1\n")
         arguments = ("--labels", "late.csv", "--history", "h.jsonl")
         done = covcal("watch", *arguments, cwd=folder)
-        assert "in a watched period (the first is 'nobody')" in done.error_line()
+        assert "in a watched period (for example 'nobody')" in done.error_line()
         first = next(iter(truth(folder / "w0.h5")))
         (folder / "late.csv").write_text(f"id,label\nnobody,class 1\n{first},class 1\n")
         done = covcal("watch", *arguments, cwd=folder).require_success()
-        assert "1 of 2 ids are in no watched period (the first is 'nobody')" in done.err
+        assert "1 of 2 ids are in no watched period (for example 'nobody')" in done.err
 
     def test_a_file_elsewhere_is_opened_only_if_it_is_named(self, folder: Path) -> None:
         """A history may come from somebody else."""
@@ -326,7 +326,7 @@ class TestSegments:
             name = f"2026-W{number + 10}=week.h5"
             done = covcal("watch", name, "--history", "h.jsonl", "--stable", "0", cwd=folder)
             said.append(
-                (done.out, "ends if enough later rows are as before the change, or" in done.err)
+                (done.out, "ends when enough new rows look like the rows before" in done.err)
             )
         assert said[1][1]
         assert "changed since 2026-W11" in said[1][0]

@@ -269,7 +269,7 @@ class TestVerdicts:
 
     def test_the_same_rows_in_two_periods_are_refused(self, made: Path) -> None:
         line = covcal("watch", "w0.h5", "again=w0.h5", cwd=made).error_line()
-        assert "has the rows of the period w0, so again would count them twice" in line
+        assert "has the same rows as the period w0, so these rows would count twice" in line
 
     def test_the_screen_begins_with_the_answer(self, made: Path) -> None:
         """The verdict on the last period, its rows, the counts; then the numbers."""
@@ -344,7 +344,7 @@ class TestHistory:
         before = (folder / "h.jsonl").read_bytes()
         says = {
             ("w=whole.h5",): "% of the old rows are in whole.h5 again. To replace the old rows",
-            ("w=whole.h5", "--join"): "so --join would count them twice",
+            ("w=whole.h5", "--join"): "so --join would count these rows twice",
         }
         for arguments, words in says.items():
             assert words in covcal("watch", *arguments, *history, cwd=folder).error_line()
