@@ -423,10 +423,13 @@ def _remedy(period: Period) -> str:
         remedy = f"label some rows: covcal pick {as_word(entry.file)} -n {count}"
         least = error_proved_by(count, entry.confidence, tolerance)
         if least is not None:
-            remedy += f". {count} labels are enough to prove an error of {100 * least:.0f} points"
+            error = f"{100 * least:.0f} points"
+            remedy += f". {count} labels are enough to prove an over-confidence of {error}"
         if needed is not None:
-            remedy += f". If the confidence is right, about {needed:,} labels from all periods "
-            remedy += "together are enough to prove this"
+            remedy += (
+                f". If the confidence is right, about {needed:,} labels of all periods together "
+                "are enough to prove this"
+            )
         return remedy
     if needed is None:
         return (
@@ -436,8 +439,8 @@ def _remedy(period: Period) -> str:
     count = min(needed, unlabelled)
     if not count:
         return (
-            f"all rows have labels, and about {needed:,} more labels are needed: watch longer "
-            "periods, or raise --tolerance"
+            f"all rows already have labels, but about {needed:,} more labels are needed: watch "
+            "longer periods, or raise --tolerance"
         )
     later = "" if count == needed else " of this period and later periods"
     pick = f"covcal pick {as_word(entry.file)} -n {count} -o more.csv"
