@@ -1,1 +1,1 @@
-"""Choose which predictions to accept, and prediction sets, at a limited error rate."""
+"""Accept predictions, or form prediction sets, with a limited error rate."""

@@ -1,13 +1,13 @@
-"""``covcal decide``: choose which target predictions to accept, and prediction sets.
+"""``covcal decide``: choose which target predictions to accept, or form prediction sets.
 
 Predictions with a confidence above a threshold are accepted. Without labels, the expected error of
 the accepted rows, plus a margin, is at most the limit. With labels from ``covcal pick --for``,
 exact tests find the threshold (`maths.acceptance`). Labels to which the calibration was fitted are
 not used, and the test split is not read.
 
-With ``--promise-by``, each group of rows has its own threshold and its own tests. The groups share
-the allowed error probability equally (Bonferroni), so all promises hold together with the requested
-certainty.
+With ``--promise-by``, each group of rows has its own threshold and its own tests. The allowed error
+probability is divided equally among the groups (Bonferroni). So all promises hold at once with the
+requested certainty.
 """
 
 import math
@@ -43,7 +43,7 @@ _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # A number of labels is suggested only if this share of the rows can then be accepted.
 _LEAST_SHARE = 0.005
-# Required probabilities that the suggested number of labels is enough.
+# Limits in `_Promise.offer` for the probability that the suggested labels are enough.
 LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
 # Assumed error rates: 1 is the high end of the estimated range, 0 the estimate, -1 the low end.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
@@ -72,7 +72,7 @@ class DecideSettings:
     by: str | None = None
     # a column, or "predicted": make a promise for each value
     promise_by: str | None = None
-    costs: Path | None = None  # costs.json, instead of an error
+    costs: Path | None = None  # Path of a costs.json, which replaces `error`.
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
@@ -109,7 +109,7 @@ def decide(
     - `estimate`: the estimated target accuracy. By default, the calibrated confidence is assumed to
       be right.
     - `cost`: the mean cost of a row if every row is accepted.
-    - `networks`: the adapted file with the networks, if it has moved.
+    - `networks`: the adapted file with the networks, if this file was moved.
 
     Raises `CovcalError` if the calibration does not fit the file, there are no rows, or the
     requested labels cannot be used.
@@ -349,7 +349,7 @@ class _Promise:
 
     def offer(self, look: int) -> _Offer:
         offers, ranking = [], self._rankings[look > 1]
-        # The rows for several labels are drawn from all rows with equal probabilities.
+        # If rows can have several labels, all rows are drawn with equal probabilities.
         regions = () if current_label() is None else (1.0,)
         used = self._is_used & (look > 1)
         scores, wrong = self._scores[used], self._wrong[used]

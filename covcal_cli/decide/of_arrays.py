@@ -1,4 +1,4 @@
-"""Choose which predictions to accept, and prediction sets, for logits in memory."""
+"""Accept predictions, or form prediction sets, for logits in memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Decision:
         *,
         estimate: Estimate | None = None,
     ) -> Self:
-        """Choose `threshold_` and `cut_` from target logits, and labels if given.
+        """Choose `threshold_` and `cut_` from target logits and optional labels.
 
         Without labels, error rate and coverage are estimates. With labels of random rows, the error
         rate is guaranteed.
@@ -95,7 +95,7 @@ class Decision:
             Indexes of the labelled rows, which must be a random sample without replacement.
         labels : array of shape (m,), optional
             Class numbers of the labelled rows, from 0. If `logits` is a data frame with one column
-            per class, class names are possible.
+            per class, the labels may be class names.
         estimate : Estimate, optional
             The target accuracy, for example `Calibrator.estimate_`. By default, the calibrated
             probabilities are assumed to be right.

@@ -1,17 +1,17 @@
-"""Choose which predictions to accept, and prediction sets, from confidences.
+"""Accept predictions, or form prediction sets, from confidences.
 
-The most confident rows are accepted. Their expected error rate is computed for every share of
-accepted rows. It is never below the error rate of equally confident source rows. With costs, the
-share with the lowest cost is accepted.
+The most confident rows are accepted. The expected error rate is computed for every share of
+accepted rows. The expected rate is never below the error rate of equally confident source rows. If
+costs are given, the share is chosen so that the cost is lowest.
 
-A prediction set should contain the right class with probability C (the coverage). It contains the
+A prediction set should contain the right class with probability C (the coverage). A set has the
 most probable class, and all classes with at least a minimum probability (the cut). The method is
 LAC (Sadinle, Lei & Wasserman 2019), but without empty sets.
 
 - Without labels, the probabilities of the classes in a set must sum to C on average. As a safety
   margin, the assumed accuracy is below the estimate.
-- With the labels of n random rows, split conformal prediction is used (Papadopoulos et al. 2002):
-  at most (n + 1) (1 - C) - 1 sets may lack the right class (rounded at random).
+- With the labels of n random rows, split conformal prediction gives the cut (Papadopoulos et al.
+  2002). At most (n + 1) (1 - C) - 1 sets then lack the right class (rounded at random).
 - With labels and ``--certainty``, an exact test gives the number of sets that may lack the right
   class.
 """
@@ -43,7 +43,7 @@ Accuracy = tuple[float, float, float]  # low end, estimate, high end
 class Sample:
     """A sample of target rows with calibrated probabilities."""
 
-    logits: Floats  # (n, K)
+    logits: Floats  # (n, K).
     temperature: float  # T of the calibration.
     # Without an accuracy, the probabilities are assumed to be right.
     accuracy: Accuracy | None
@@ -87,7 +87,7 @@ class Sample:
             if count_source:
                 of_source, high = self._source_error(confidence[0][best[-1]])
                 error, highest = max(error, of_source), max(highest, high)
-                if self.accuracy is None:  # There is no range.
+                if self.accuracy is None:
                     lowest = highest = error
             points.append(_point(float(share), error, highest, lowest))
         return tuple(points)
@@ -119,16 +119,13 @@ class Sample:
         return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
 
     def _source_error(self, least: float) -> tuple[float, float]:
-        """Return the error of source rows with at least this confidence, and its high end.
-
-        The high end is that of Wilson's interval. Without source rows, both are 0.
-        """
+        """Return the error rate of source rows with at least this confidence, and its upper end."""
         flags = self.source[1][self.source[0] >= least]
         error = float(flags.mean()) if len(flags) else 0.0
         return error, wilson(error, len(flags), _LEVEL)[1] if len(flags) else 0.0
 
     def cut(self, coverage: float) -> float:
-        """Return the minimum probability of a class in a prediction set, without labels."""
+        """Return the cut (the minimum probability of a class in a set), computed without labels."""
         probabilities = mass = self.probabilities
         if self.accuracy is not None:
             low, accuracy, _ = self.accuracy
@@ -152,7 +149,7 @@ class Sample:
         predicted: Labels,
         of_all: MetricEstimate | None = None,
     ) -> CostPoint:
-        """Return the share of accepted rows with the lowest cost, and the mean cost per row.
+        """Return which share of the rows to accept at the lowest cost, with the mean cost per row.
 
         - `wrong`, (K, K): costs by true and predicted class.
         - `predicted`, (n,): predicted classes.
@@ -191,13 +188,13 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return how many prediction sets may lack the right class, or -1 if none may."""
+    """Return the allowed number of sets without the right class; -1 if there are too few rows."""
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
 
 
 def cut_by_labels(probabilities: Float64s, labels: Labels, excluded: int) -> float:
-    """Return the minimum probability at which `excluded` prediction sets lack the right class."""
+    """Return the cut for which `excluded` prediction sets do not contain the label of the row."""
     if excluded < 0:
         return 0.0
     scores = true_scores(probabilities, labels)

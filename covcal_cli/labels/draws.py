@@ -2,12 +2,12 @@
 
 `covcal pick` draws rows in batches. Each batch is drawn from the rows that no earlier batch drew.
 `covcal label` stores all batches (a draw) in the group ``/marked`` of a features or adapted file.
-`read_draw` hides the labels. Only the module `picked_labels` returns them, and a test lists the
+`read_draw` hides the labels. Only the module `picked_labels` returns labels. A test lists the
 modules that import `picked_labels`.
 
 **The estimate from a batch.** Batch b draws n_b rows. Row i is drawn with probability pi_i. Let t_i
-be a value of row i, such as 1 if the classifier is right, else 0. The estimated sum of t over all
-rows is
+be a value of row i, such as 1 if the classifier is right, else 0. The sum of all t_i is estimated
+by
 
     sum_{i in earlier batches} t_i + sum_{i in batch b} t_i / pi_i.
 
@@ -29,10 +29,10 @@ The estimate is unbiased for any scores. Every row has at least the probability 
 limits the weights 1 / pi_i.
 
 **The design** is ordered pivotal sampling (Deville & Tillé 1998). Rows are sorted so that
-neighbours are similar. On a line, row i then gets the length pi_i. One row is drawn from every unit
-of length (stratum). The variance of an estimate is never above that of a draw with replacement
-(Chauvet 2012; Chauvet & Ruiz-Gazen 2017). So the formula of Hansen & Hurwitz (1943) gives valid
-intervals.
+neighbouring rows are similar, and placed on a line. Row i has the length pi_i. The line is divided
+into strata of length 1, and one row is drawn from each stratum. The variance of an estimate is
+never above that of a draw with replacement (Chauvet 2012; Chauvet & Ruiz-Gazen 2017). So the
+formula of Hansen & Hurwitz (1943) gives valid intervals.
 """
 
 import hashlib
@@ -266,15 +266,14 @@ NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 
 
 def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
-    """Return whether a calibration was fitted to each of `rows`, shape (m,).
+    """Return which of `rows` were used to fit a calibration, shape (m,).
 
-    Rows are recognised by their ids. If most of the fit's ids have other logits in this file, the
-    ids may be row numbers of other data. Rows are then also recognised by logits, unless the logits
-    are more frequent in `rows` than in the fit.
+    Rows are compared by id. If most fitted ids have different logits in this file, the ids may be
+    row numbers, so rows with equal logits also count as used.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
     every_row, places = target.rows(ALL), [np.zeros(0, dtype=np.int64)]
-    # Search all rows: `rows` may have no row of the fit, although the ids are of the same data.
+    # Search all rows of the file, because `rows` may contain none of the fitted rows.
     for block in target.blocks(every_row, "logits"):
         of_block = target.id_bytes(block)
         place = np.minimum(np.searchsorted(ids, of_block), len(ids) - 1)
@@ -302,7 +301,7 @@ def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
 
 
 def read_draw(file: FeatureFile) -> Draw:
-    """Return the draw in a file, with its labels hidden. Return `NO_DRAW` if there is none.
+    """Return the draw in a file, with its labels hidden. Return `NO_DRAW` if the file has no draw.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -340,8 +339,9 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
     """Write a copy of a file to `partial`, with new draws.
 
-    `parts` has the file with its draw, or a file and a draw for each label. The copy stores the
-    hash of the original file, so calibrations of the original file can be used with the copy.
+    `parts` has one pair of file and draw. If rows can have several labels, `parts` has a pair for
+    each label. The copy stores the hash of the original file, so calibrations of the original file
+    can be used with the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -448,8 +448,8 @@ def inclusion_rule(
         return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
     # Rows with a probability of 1 or more are certain to be drawn. Then the probabilities of the
-    # other rows rise, so more rows may become certain. Each round stores the number of rows left to
-    # draw, and the sum of the sizes of uncertain rows.
+    # other rows rise, so more rows may become certain. Each round stores how many rows are left to
+    # draw, and the sum of `sizes` over the uncertain rows.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -478,8 +478,8 @@ def inclusion_rule(
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
     """Return whether `inclusion`, (n,), can be the inclusion probabilities of n drawn rows.
 
-    A probability must be at least n FLOOR / N. Except for decisions, the inverse probabilities must
-    sum to about N (Hansen & Hurwitz 1943).
+    Every probability must be at least n FLOOR / N. If the rows were not drawn for a decision, the
+    inverse probabilities must also sum to about N (Hansen & Hurwitz 1943).
     """
     n, N = len(inclusion), population
     floor = OUTSIDE / MOST_GROUPS if for_decision else FLOOR
@@ -489,7 +489,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     certain = inclusion == 1
     left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
     spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-    # Allow for one row with the largest weight, N / (n FLOOR).
+    # The sum may differ from N by the largest weight that a row can have, N / (n FLOOR).
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 
@@ -497,8 +497,8 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
 def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> Float64s:
     """Return the inclusion probabilities of G groups with equal numbers of labels, shape (G, 2).
 
-    `groups`, (n,), are numbers from 0. If a group has fewer rows than labels, the other groups get
-    the remaining labels.
+    `groups`, (n,), are numbers from 0. If a group has too few rows for its labels, the other groups
+    get the remaining labels.
     """
     sizes, left = np.bincount(groups), float(labels)
     inside, pairs = np.bincount(groups[is_inside], minlength=len(sizes)), np.zeros((len(sizes), 2))
@@ -513,10 +513,11 @@ def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> 
 def inclusions_for_decision(
     target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
 ) -> list[Float64s]:
-    """Return, for each batch, the inclusion probabilities inside and outside the decision's region.
+    """Return, for each batch, the inclusion probabilities of confident rows and of other rows.
 
-    The array of a batch has shape (1, 2) if its rows were drawn from all rows. It has shape (G, 2)
-    if all groups got the same number of labels, and (0, 2) without a decision.
+    Confident rows have a score above the threshold of the batch. The array of a batch has shape (G,
+    2) if each of G groups got the same number of labels, and (1, 2) if groups were ignored. The
+    array has shape (0, 2) if the batch was not drawn for a decision.
 
     - `rows`, (n,): all rows that could be drawn, with their `scores` and `groups`.
 
@@ -559,7 +560,7 @@ def _spread(scores: Float64s) -> Float64s:
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
     """Yield blocks of row numbers, sorted so that neighbouring rows are similar.
 
-    Rows are divided into groups by score. Within a group, they are sorted by predicted class and
+    Rows are divided into groups by score. Within a group, rows are sorted by predicted class and
     score.
 
     - `scores`, (N,): scores of the rows, perhaps transformed.
@@ -577,7 +578,7 @@ def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
     """Return the number of each row's group, (N,). Groups begin at the ranks `cuts`."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # For each boundary of groups, number of rows with the boundary's score in the lower group.
+    # For each boundary between groups: how many rows with this score belong to the lower group.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]
@@ -631,17 +632,17 @@ def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Draw one row from each unit of a line. Return row numbers along the line, (n,) int64.
+    """Draw one row from each stratum of sorted rows. Return row numbers, (n,) int64.
 
-    - `parts`: row numbers along the line, and inclusion probabilities, which sum to n.
+    - `parts`: blocks of sorted row numbers and their inclusion probabilities, which sum to n.
     """
-    # Position on the line and row number of each drawn row.
+    # For each drawn row: its position on the line, and its row number.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
-    # Positions, row numbers and ends of the rows after the last finished stratum.
+    # Positions, row numbers and right ends of the rows that no finished stratum contains.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # A row that reaches into the next stratum and may be drawn there.
+    # A row that lies in two strata, and may still be drawn in the second stratum.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -658,7 +659,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw either `winner` or `last`. The other row may be drawn in the next stratum.
+        # Choose either `winner` or `last`. The row that loses may be drawn in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:

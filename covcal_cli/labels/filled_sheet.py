@@ -269,7 +269,7 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Join the sheets that labellers share into one sheet with all lines, without labels.
+    """Join the sheets of several labellers into one sheet with all lines, but without labels.
 
     Sheets of other batches than the first sheet's batch are ignored.
     """
@@ -342,10 +342,10 @@ def require_labels_beside_rows(
     `columns` has the labels and the predicted classes of each label column. Three mistakes are
     found:
 
-    - Only the label column was sorted: labels are in alphabetical order, but lines are not.
-    - All columns except the labels were sorted: the labels agree better with predictions in the old
-      order.
-    - Cells were inserted or deleted: the labels agree better with the predictions some lines above
+    - The label column was sorted alone. Then labels are in alphabetical order, but lines are not.
+    - The other columns were sorted without the labels. Then labels agree better with the
+      predictions in the original order.
+    - Cells were inserted or deleted. Then labels agree better with the predictions some lines above
       or below.
     """
     if sheet.is_export:
@@ -386,7 +386,7 @@ def require_labels_beside_rows(
 def _is_shifted(
     labels: Sequence[str], predicted: Sequence[str], step: int, least_chance: float
 ) -> bool:
-    """Return whether labels agree far better with predictions after a move by `step` lines."""
+    """Return whether labels agree far better with the predictions `step` lines below."""
     moves = stays = 0
     for line, label in enumerate(labels):
         other = line + step
@@ -445,7 +445,7 @@ def _sign_test(hits: int, n: int) -> float:
 
 
 def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
-    """Add the batches of several sheets to a draw, without labels."""
+    """Add the picked rows of several sheets to a draw, but not their labels."""
     by_number: dict[int, list[Sheet]] = {}
     for sheet in sheets:
         by_number.setdefault(sheet.number, []).append(sheet)
@@ -455,7 +455,7 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 
 
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
-    """Add the batch of a sheet to a draw, without labels.
+    """Add the picked rows of a sheet to a draw, but not their labels.
 
     Return the new draw, and the target rows of the sheet. Raises `CovcalError` if the sheet belongs
     to other data, an earlier batch is missing, or a later batch is already in the file.

@@ -1,8 +1,8 @@
 """``covcal label``: add the labels of picked rows to the features or adapted file.
 
-The new file replaces the old file only when it is complete. It stores the hash of the file without
-labels, so earlier calibrations can still be used. The labels for ``evaluate`` are stored elsewhere
-(`labels.target_labels`).
+The new file replaces the old file only when it is complete. The new file stores the hash that the
+file had before labelling, so earlier calibrations can still be used. The labels for ``evaluate``
+are stored elsewhere (`labels.target_labels`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
 pick` wrote. If two people disagree about a row, the user chooses a rule (``--resolve``).
@@ -39,8 +39,7 @@ RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # Maximum number of rows in a message.
 # Labels look random if they agree with the predictions at most `_RANDOM` standard errors above
-# chance, although the mean confidence is above chance by `_RIGHT` standard errors and by
-# `_LEAST_GAIN`.
+# chance. The mean confidence must be above chance by `_RIGHT` standard errors and `_LEAST_GAIN`.
 _LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 1.5, 4, 0.2
 
 Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet
@@ -73,7 +72,7 @@ class Labelling:
     labelled: int  # Number of drawn rows with a label.
     empty: int  # Number of drawn rows without a label.
     cells: int  # Number of rows in the sheets.
-    empty_cells: int  # Number of rows in the sheets without a label.
+    empty_cells: int  # Number of unlabelled rows in the sheets.
     batches: int  # Number of batches in which rows were drawn.
     for_decision: bool  # Whether the last batch was drawn with --for.
     has_source: bool  # Whether the file has source rows, which calibrate needs.
@@ -109,15 +108,16 @@ def label(
         batch.
     resolve : str, optional
         Which label is used if sheets disagree: "first", "last", "majority" or "drop" (no label). A
-        label in the file counts as the first. By default, a disagreement is an error.
+        label that is already in the file counts as the first label. By default, a disagreement is
+        an error.
     force : bool
         Replace labels in the file, and an existing output.
 
     Raises
     ------
     CovcalError
-        If a sheet belongs to another file, was changed or lacks labels, a label is not a class, or
-        labellers disagree. The file then stays unchanged.
+        If a sheet cannot be used, a label is not a class, or labellers disagree. The file then
+        stays unchanged.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -190,7 +190,7 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> d
 def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
     """Replace answers such as "correct" or 0 in a sheet by class names.
 
-    The answer "wrong" is possible for two classes, or if the file has one confidence per row.
+    The answer "wrong" is allowed if there are two classes, or one confidence per row.
     """
     words = [filled_sheet.plain_number(cell).casefold() for cell in sheet.labels]
     if file.is_forecast_of_right:

@@ -12,10 +12,10 @@ slope b are fitted to the weighted labels. The offset is shrunk towards 0, and t
 The accuracy has Wilson's interval (1927) with the effective sample size n* = p(1-p) / V. Here p is
 the mean forecast, and V is the variance of A. With one to three errors, the upper end is a Poisson
 quantile (Brown, Cai & DasGupta 2001, section 4.1.1). With one to three right rows, the lower end is
-a Poisson quantile. Without errors, the interval ends at 1. If rows were drawn for a decision, few
-rows outside its region have labels. The exact intervals of two strata are then combined. In 36
-simulated cases, the combined interval contained the accuracy in 97 to 100 % of draws. Wilson's
-interval contained the accuracy in 73 to 100 %.
+a Poisson quantile. Without errors, the interval ends at 1. If the rows were drawn for a decision,
+few rows below the threshold of the decision have labels. The exact intervals of two strata are then
+combined. In 36 simulated cases, the combined interval contained the accuracy in 97 to 100 % of
+draws. Wilson's interval contained the accuracy in 73 to 100 % of draws.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
 shifts of ``examples/research/benchmark``.
@@ -86,11 +86,11 @@ _COUNTED = (
 def difference_estimate(
     draw: Draw, right: Float64s, of_frame: Float64s, of_drawn: Float64s, *, level: float = LEVEL
 ) -> Estimate:
-    """Estimate the accuracy on all rows of a frame, from the labels of drawn rows.
+    """Estimate the accuracy on all rows that could be drawn, from the labels of drawn rows.
 
     - `draw`: the drawn rows.
     - `right`, (n,): 1 if the classifier predicts the drawn row correctly, else 0.
-    - `of_frame`, (m,): the scores of a sample of the frame.
+    - `of_frame`, (m,): the scores of a sample of the rows that could be drawn.
     - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
     """
@@ -153,9 +153,9 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 def _interval_by_strata(draw: Draw, right: Float64s, level: float) -> tuple[float, float]:
     """Return an interval of the accuracy for rows that were drawn for a decision.
 
-    Rows outside the decision's region are rarely drawn, so they form a stratum of their own. The
-    exact intervals of both strata are combined (Zou & Donner 2008). A stratum without labels has
-    the interval 0 to 1.
+    Rows below the threshold of the decision are rarely drawn, so these rows form their own stratum.
+    The exact intervals of both strata are combined (Zou & Donner 2008). A stratum without labels
+    has the interval 0 to 1.
     """
     weights = draw.weights
     is_rare = weights > 2 * weights.min()
@@ -206,10 +206,10 @@ class LabelSpread:
 
     value: float
     labels: int  # Number of labelled rows.
-    design: Float64s  # (n,), v n / (n - 1), with v from `Draw.variances`.
+    design: Float64s  # (n,): `Draw.variances` times n / (n - 1).
     # Moments for the variance of a mean over classes.
-    first: Float64s  # (n,), expected value of g y, where y is 1 with probability p.
-    second: Float64s  # (n,), expected value of g^2 y.
+    first: Float64s  # (n,): mean of g * y, if y is 1 with probability p, else 0.
+    second: Float64s  # (n,): mean of g^2 * y.
 
     @property
     def interval(self) -> Interval:

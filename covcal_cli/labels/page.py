@@ -133,7 +133,7 @@ def _source(text: str) -> str:
 class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
-    uris: Sequence[str | None]  # Data URIs; "" if unreadable, None without images.
+    uris: Sequence[str | None]  # Data URIs: "" for an unreadable image, None without images.
     unreadable: Mapping[str, str]  # Why images cannot be read, by row id.
 
 

@@ -93,7 +93,7 @@ class PickSettings:
     labellers: int = 1  # Number of people who label.
     overlap: int = 0  # Number of rows that every person labels.
     seed: int = 0
-    # Splits from which rows are drawn. Default: as in the first batch, or train and validation.
+    # Splits to draw from. Default: the splits of earlier batches, else train and validation.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ DEFAULTS = PickSettings()
 
 @dataclass(frozen=True)
 class PickReport:
-    """The drawn rows, and the expected precision of the accuracy from their labels.
+    """The drawn rows, and how precisely their labels will estimate the accuracy.
 
     A half width is half the width of the 95 % interval of the accuracy. With several labels, it is
     the root mean square over the labels.
@@ -131,9 +131,9 @@ class PickReport:
     # Expected half width with the labels of this batch, and with the labels of all batches.
     half_width: float
     half_width_of_all: float
-    # Half width in the worst case: useless scores, and an accuracy of 1/2.
+    # Half width in the worst case, when scores are useless and the accuracy is 1/2.
     half_width_at_worst: float
-    unreadable: Mapping[str, str]  # why images cannot be read, by row id
+    unreadable: Mapping[str, str]  # The reason for each unreadable image, by row id.
 
     @property
     def mean_error(self) -> float:
@@ -167,23 +167,23 @@ def pick(
         writes nothing. Several labellers get numbered files, such as ``to-label-1.csv``.
     settings : PickSettings
     calibration : str or Path, optional
-        A cal.json. Its calibrated confidence is then the score of each row.
+        A cal.json. The score of each row is then the confidence after this calibration.
     networks : str or Path, optional
-        The adapted file with the networks, if `path` is a features file and the calibration needs
-        networks.
+        The adapted file with the networks. Needed if `path` is a features file and the calibration
+        needs networks.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target images, in the same form as for `extract`. The page shows the images. If they are
-        files in a folder, the sheet has a column ``path``.
+        The target images, in the same form as for `extract`. The page shows the images. If the
+        images are files in a folder, the sheet has a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        A decide.json whose promise the labels shall prove. Rows that the decision may accept are
-        then drawn more often.
+        A decide.json with a promise that the labels must prove. Rows that the decision may accept
+        are then drawn more often.
     predictions : bool
-        Whether the CSV shows the classifier's answers. The page always hides them until the user
-        asks.
+        Whether the CSV shows the classifier's answers. The page always hides the answers until the
+        user asks to see an answer.
     force : bool
         Replace existing outputs.
     progress : callable, optional
@@ -336,7 +336,7 @@ class _Outputs:
     def write(
         self, sheets: Sequence[Sheet], classes: tuple[str, ...], *, force: bool
     ) -> dict[str, str]:
-        """Write all files, or none, and return why images cannot be read, by row id."""
+        """Write all files, or none. Return the reason for each unreadable image, by row id."""
         unreadable: dict[str, str] = {}
         with moved_together():
             for place, sheet in zip(self._sheets, sheets, strict=False):
@@ -372,8 +372,8 @@ class _Frame:
         self._less = 0.0 if self._is_exact else 1.0
         # Rows are sorted before the draw: at random, by score, or by similarity if both are False.
         self._is_random, self._is_by_score = False, False
-        self._groups: Integers = np.empty(0, dtype=np.int64)  # group of each row
-        self.variance = 0.0  # sum of `_variance` over all rows, set by the draw
+        self._groups: Integers = np.empty(0, dtype=np.int64)  # The group of each row.
+        self.variance = 0.0  # The sum of `_variance` over all rows, which `drawn` computes.
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -436,10 +436,9 @@ class _Frame:
     ) -> tuple[str, _Inclusion]:
         """Return the name of the score for a decision, and the rule for inclusion probabilities.
 
-        For prediction sets and several labels, all rows have the same probability. For a limited
-        error, rows are sorted by score, so the number of drawn rows above a threshold is nearly
-        constant. If each group has a promise, all groups get the same number of labels. `batches`
-        are the earlier batches.
+        For prediction sets and for several labels, every row is drawn with the same probability.
+        For a limited error, rows are sorted by score before the draw. If each group has a promise,
+        all groups get the same number of labels. `batches` are the earlier batches.
         """
         if decision.error is None or len(self._scored) > 1:
             if decision.error is None and any(region_of(batch.score) != -1.0 for batch in batches):
@@ -582,7 +581,7 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the batches' mean, weighted by number of rows."""
+    """Return the standard deviation of the weighted mean of all batches."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 

@@ -47,7 +47,7 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 
 
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
-    """Join the draws of several files into the draw of a file with all their rows.
+    """Join the picked rows of several files, for a new file with all rows of these files.
 
     Batches with the same number are joined, and inclusion probabilities do not change. Raises
     `CovcalError` if a file lacks a batch.

@@ -1,4 +1,4 @@
-"""Combine labels with the estimate without labels, fit a confidence, and estimate the ECE.
+"""Combine labels with the label-free accuracy estimate, fit a confidence, and estimate the ECE.
 
 `combined` computes the posterior of the log odds of the accuracy:
 
@@ -9,21 +9,22 @@
   effective sample size (`metrics.accuracy_and_size`).
 
 Both densities are symmetric, so the posterior mean is between both estimates. A prior on the
-accuracy itself would end at 1. At 2 % errors, its mean would be 1.2 points too low.
+accuracy itself cannot be symmetric near 1. For an accuracy of 98 %, the mean of such a prior would
+be 1.2 points too low.
 
 The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). For each offset
-a, T is chosen so that the mean confidence is the combined accuracy. The offset a is the mean of a
-posterior:
+a, T is chosen so that the mean confidence is the combined accuracy. The offset `a` is the mean of
+this posterior distribution:
 
 - **Prior of the offset.** Normal with mean 0.2 and standard deviation 0.4. A positive offset makes
   the confidence vary less, which is usually better after a shift.
-- **Likelihood.** A labelled row contributes c if the classifier is right, else 1 - c. Its weight is
-  the exponent. The weights sum to the effective number of rows.
+- **Likelihood.** A labelled row contributes c if the classifier is right, else 1 - c. The weight of
+  the row is the exponent of this factor. The weights sum to the effective number of rows.
 
-`label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
-the binned ECE of a calibrated confidence is about 15 %. So a curve is fitted to the labels: rows
-with the log odds x of the confidence have the accuracy sigmoid(x + a + b (x - m) / s). The priors
-of a and b are normal, with mean 0. The likelihood has the same weights as above.
+`label_ece` estimates the ECE from the same labels, without bins. With 50 labels, the binned ECE of
+even a calibrated confidence would be about 15 %. Instead, a curve is fitted to the labels. If x is
+the log odds of the confidence, the accuracy is sigmoid(x + a + b (x - m) / s). The priors of `a`
+and `b` are normal, with mean 0. The likelihood uses the weights of the rows, too.
 
 | confidence | m, s | standard deviation of a, b |
 |---|---|---|
@@ -31,10 +32,9 @@ of a and b are normal, with mean 0. The likelihood has the same weights as above
 | any other | 0, 1 | 1, 0.5 |
 
 A fitted confidence has the right mean, but may vary too little. The slope b then has little effect,
-unless x is standardised. So x is standardised for a fitted confidence. The posterior of (a, b)
-gives a distribution of the ECE. The estimate is the mean of this distribution, and the upper end of
-the interval is its 95 % quantile. The lower end is the smallest ECE in the credible region of (a,
-b).
+unless x is standardised. The posterior of (a, b) gives a distribution of the ECE. The estimate is
+the mean of this distribution, and the upper end of the interval is its 95 % quantile. The lower end
+is the smallest ECE in the credible region of (a, b).
 """
 
 import math
@@ -56,10 +56,10 @@ MAX_FRAME = 1000  # Maximum number of rows for a mean confidence.
 _PARTS = 200  # Number of quantiles that represent the confidences of all rows.
 _RANGE = math.log(5e-3), math.log(2e2)  # Range of log T, for logits with a standard deviation of 1.
 _TEMPERATURES, _FINE, _OFFSETS = 99, 9, 33  # Numbers of grid points.
-_REACH = 4.0  # Range of the offset, in standard deviations of the prior.
+_REACH = 4.0  # The grid of offsets ends this many standard deviations from the prior mean.
 _LARGEST = 30.0  # Limit of log odds.
 _ACCURACIES = 4001  # Number of grid points of the accuracy.
-_FAR = 6.0  # Range of the accuracy, in widths of the prior or the likelihood.
+_FAR = 6.0  # The grid of accuracies ends this many widths from the prior and the likelihood.
 _NEAREST_PRIOR = 0.01  # Minimum distance of an estimate without labels from 0 and 1.
 _LEVEL = 0.95
 
@@ -68,7 +68,7 @@ def combined(accuracy: float, size: float, prior: Estimate | None) -> tuple[floa
     """Combine the accuracy from labels with the estimate without labels.
 
     Return the combined accuracy, and both ends of its 95 % credible interval. `size` is the
-    effective sample size of the labels. It is infinite if every row has a label.
+    effective sample size of the labels, which is infinite if every row has a label.
     """
     if prior is None or not math.isfinite(size):
         return accuracy, accuracy, accuracy
@@ -125,7 +125,7 @@ def _matched(log_ts: Float64s, profiles: Float64s, offset: float, accuracy: floa
 
 
 def representative_rows(scores: Floats, most: int) -> Integers:
-    """Return at most `most` ascending row numbers, evenly spread over the sorted `scores`.
+    """Return the numbers of at most `most` rows whose scores represent all `scores`, ascending.
 
     Random rows would be worse: the mean confidence of 1000 random rows can be wrong by half a
     point.
@@ -176,7 +176,7 @@ def label_ece(
       cross-fitted.
     - `draw`: the labelled rows.
     - `right`, (n,): 1 if the classifier predicts the row correctly, else 0.
-    - `fitted`: whether the confidence was fitted to the same labels.
+    - `fitted`: whether the confidence was fitted to the labels of `draw`.
     """
     weights = draw.exponents
     # Grid points in units of the prior's standard deviation.

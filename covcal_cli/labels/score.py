@@ -92,8 +92,8 @@ Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
     """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
-    With several labels, the prediction is the number of predicted labels. The score s solves s (1 -
-    s) = mean of s_l (1 - s_l) over the labels l.
+    If rows can have several labels, a row's prediction is the number of its predicted labels. The
+    score s solves s (1 - s) = mean of s_l (1 - s_l) over the labels l.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:
@@ -119,7 +119,7 @@ def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
 
 
 def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
-    """Return the calibrated forecasters. Their mean confidence is the score of a row."""
+    """Return the calibrated forecasters, whose mean confidence is the score of a row."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if scaled is not None:
         names = [name for name in names if name not in scaled.scaling.temperatures]
@@ -147,7 +147,8 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
     return fit_temperature(blocks, labels, allow_sharpening=bool(enough), seed=seed).temperature
 
 
-# A score has a name in words. Sheets contain a short code instead.
+# A score has a name such as "confidence of classifier (T 1.94)". Sheets store a short code for the
+# name, here "c1.94".
 
 
 def in_words(forecasters: Sequence[ScaledLogits]) -> str:
@@ -176,13 +177,13 @@ def words_of_region(threshold: float) -> str:
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold in the name of a score for a decision; None for other scores."""
+    """Return the decision's threshold from the name of a score; None without a decision."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 
 
 def code_of(words: str) -> str:
-    """Return the code for the name of a score, such as c1.94a0.81, l3 or d0.931."""
+    """Return the short code for the name of a score, such as "c1.94a0.81", "l3" or "d0.931"."""
     region = region_of(words)
     if several := _SEVERAL.fullmatch(words):
         return f"l{several[1]}"

@@ -1,12 +1,13 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills in, and `label` reads.
 
-A spreadsheet may sort single columns, round numbers, or lose lines. So the column ``draw`` proves
-to which row a line belongs. A cell of this column holds the line's position, stratum, inclusion
-probability and confidence, and a hash of the line. The first cell also describes the draw.
+The column ``draw`` proves to which data row a line belongs, because a spreadsheet may sort single
+columns, round numbers, or lose lines. A cell of this column holds the line's position, stratum,
+inclusion probability and confidence, and a hash of the line. The first cell of the column also
+describes how the rows were drawn.
 
 A sheet also shows the columns that extract kept. The classifier's answers are hidden by default,
 because people tend to agree with an answer that they see. A spreadsheet reads a text such as
-``=1+1`` as a formula. `escaped` puts an apostrophe before such a text.
+``=1+1`` as a formula, so `escaped` puts an apostrophe before the text.
 
 If rows can have several labels, the sheet has a column ``label_NAME`` for each label. In such a
 column, a person writes 1, 0 or nothing.
@@ -42,7 +43,7 @@ CHOICE = "choice"  # The column of labels in Label Studio's CSV.
 _PROOF_ROWS = 256  # Number of rows from which the hash of the target is computed.
 _DIGITS = 16  # Number of hexadecimal digits of a hash.
 HASH_BYTES = 6  # Number of bytes of the hash in a line.
-NUMBERS = ">IdH"  # Packed stratum, probability and confidence (in steps of 0.0001).
+NUMBERS = ">IdH"  # `struct` format of stratum, probability and confidence (in steps of 0.0001).
 STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # A cell with one of these characters must be quoted.
 LETTERS = dict(zip(SPLITS, "tve", strict=True))  # A letter for each of train, validation and test.
@@ -67,8 +68,8 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines that one of several labellers gets.
 
-    Every labeller gets the first lines, so that their agreement can be measured. The other lines
-    are divided among the labellers.
+    Every labeller gets the first lines, so that their agreement can be measured. Every later line
+    goes to one labeller.
     """
 
     labeller: int  # Number of the labeller, from 0.
@@ -128,7 +129,7 @@ class Sheet:
         return sum(any(cells) for cells in zip(*columns, strict=True))
 
     def of_label(self, name: str) -> "Sheet":
-        """Return the sheet of one label if rows can have several labels, with class names.
+        """Return the sheet of one of several labels, with class names instead of 0 and 1.
 
         Raises `CovcalError` if a cell is not 1, 0 or empty.
         """

@@ -1,7 +1,8 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-``adapt``, ``estimate`` and ``calibrate`` see only the labels that users give, and those for
-``--labels N`` (MATHEMATICS, section 10). A test lists the modules that import this module.
+``adapt``, ``estimate`` and ``calibrate`` see only labels that users give, and labels that the
+option ``--labels N`` asks for (MATHEMATICS, section 10). A test lists the modules that import this
+module.
 """
 
 from collections.abc import Iterator

@@ -4,10 +4,10 @@ A task has the cells of one line of the sheet. Its key ``text`` is shown to the 
 The row's id is called ``row_id``, because both tools have their own ``id``.
 
 - Label Studio imports a ``.json`` file (a list of ``{"data": {...}}``) and an XML file with the
-  labelling interface. Its exports as JSON, JSON_MIN and CSV can be read. Tasks without labels may
-  be missing. Each annotator counts as a labeller.
-- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. Its exports have the
-  additional key ``label``.
+  labelling interface. Exports of Label Studio as JSON, JSON_MIN and CSV can be read. Tasks without
+  labels may be missing. Each annotator counts as a labeller.
+- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. Exports of doccano
+  have the additional key ``label``.
 """
 
 import json
@@ -222,8 +222,8 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
-    lines: dict[str, Mapping[str, str]] = {}  # The record of each row, by the cell ``draw``.
-    labels: dict[str, dict[str, str]] = {}  # Labels by annotator and by the cell ``draw``.
+    lines: dict[str, Mapping[str, str]] = {}  # Records by the content of ``draw``.
+    labels: dict[str, dict[str, str]] = {}  # Labels by annotator and by the content of ``draw``.
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)
