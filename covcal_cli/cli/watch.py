@@ -187,7 +187,7 @@ def watch(
     A separate alarm says whether the rows changed, since when, and what changed most. Most changes
     leave the confidence right. On average there are at most --false-alarms false alarms per year,
     however often you look. An alarm ends with --acknowledge, after --stable periods without another
-    change, or if enough later rows are as before the change.
+    change, or if enough later rows look like the rows before the change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
     does. If rows of the period have labels, the labels are used.

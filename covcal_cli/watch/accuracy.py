@@ -64,7 +64,7 @@ class SourceRows:
     labels: Labels  # (n_v,).
     sketch: Reference | None  # The reference data of artificial rows; None for real rows.
     temperature: float  # T_s, from temperature scaling on the source.
-    prior: Float64s | None  # (K,), target class frequencies of the user.
+    prior: Float64s | None  # (K,), target class frequencies that the user gave.
     has_all_classes: bool  # Whether the logits of every class are known.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -1,4 +1,4 @@
-"""Measure the drift of the columns that extract kept.
+"""Measure the drift of the columns that ``covcal extract`` kept.
 
 Numbers are compared with the Kolmogorov-Smirnov test and the population stability index (PSI) of
 ten bins. Categories are compared with the chi-square test and the PSI. Another chi-square test

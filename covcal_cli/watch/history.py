@@ -7,7 +7,7 @@ with a warning. A file without any period is an error.
 If a period arrives late, later periods are judged again.
 
 At first, the alarm compares new rows with the calibration's rows. An alarm ends if enough later
-rows are as before the change. It also ends if the user accepts the changed rows
+rows look like the rows before the change. An alarm also ends if the user accepts the changed rows
 (``--acknowledge``), or after some periods without another change. In these two cases, a new
 "segment" of the history begins. From then on, the alarm compares new rows with the first periods of
 the segment. The verdict always compares a period with the calibration.
@@ -289,7 +289,7 @@ def _judged(
 def acknowledgement(
     history: History, calibration_sha256: str, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return an acknowledgement of the alarm, and the last period; None without an alarm."""
+    """Return two values, an `Acknowledgement` and the last period; None without an alarm."""
     periods = periods_in_time(history, calibration_sha256)
     if not periods or not periods[-1].alarm.raised:
         return None

@@ -1,16 +1,16 @@
 """Estimate the accuracy of a period from labels, and the gap of several periods together.
 
 The labels of a period give an accuracy A and an effective size n*, the number of random labels with
-the same precision. So A n* of n* labelled rows count as right. Both numbers are summed over several
-periods (a pool). The gap of a pool is its mean confidence minus its accuracy. The interval of the
-gap is anytime-valid (`maths.odds.anytime_interval`).
+the same precision. The labels then count like n* random labels, of which the share A is right. Both
+numbers are summed over several periods (a pool). The gap of a pool is its mean confidence minus its
+accuracy. The interval of the gap is anytime-valid (`maths.odds.anytime_interval`).
 
-Pool k contains all labelled periods from period k on, for k = 0, 1, ... Its interval has the error
-probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are right with a
-probability of at least 1 - e. If the gap changes, the intervals of pools that begin before and
-after the change do not overlap. So a pool is valid only if its interval overlaps the intervals of
-all shorter pools. The longest valid pool is used. A shorter pool is used if only this pool proves a
-gap above the tolerance.
+Pool k contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k may
+be wrong with the probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals
+are right with a probability of at least 1 - e. If the gap changes, pools with and without the older
+periods have intervals that do not overlap. So a pool is valid only if its interval overlaps the
+intervals of all pools that begin later. The verdict uses the valid pool with the most periods. A
+pool with fewer periods is used only if it alone proves a gap above the tolerance.
 
 Labels that arrive later are given as a CSV with the columns ``id`` and ``label``. If an id occurs
 in several periods, the CSV also needs the column ``period``. If rows can have several labels, the
@@ -51,12 +51,12 @@ _MOST_ROWS = 20_000  # Maximum number of rows whose labels are read from a file.
 _MOST_STARTS = 100  # Maximum number of labelled periods in a pool.
 # Numbers of labels that can be suggested.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 10_000)
-_PRIOR = 10.0  # The accuracy that is expected without labels counts like this number of labels.
+_PRIOR = 10.0  # The accuracy that is likely without labels has the weight of this number of labels.
 
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, and the scores of its rows.
+    """The labelled rows of a file, and the scores of the file's rows.
 
     A score is an estimate of the probability that the classifier is right on a row.
     """
@@ -65,7 +65,7 @@ class FileLabels:
     right: Float64s  # (n,), 1 if the prediction is right, else 0.
     scores: Float64s  # (n,), scores of the labelled rows.
     frame_scores: Float64s  # (m,), scores of a sample of the rows that could be drawn.
-    drawable: Booleans  # (N,), which target rows could be drawn.
+    drawable: Booleans  # (N,), whether each target row could be drawn.
 
     @property
     def is_random(self) -> bool:
@@ -161,7 +161,7 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
-    """Return the labels of `rows` (ascending) that arrived later.
+    """Return `FileLabels` from `labels` that arrived after their `rows` (ascending row numbers).
 
     If ``covcal pick`` drew all labelled rows, their sampling weights are used. Otherwise, the rows
     are treated as a random sample of their period.
@@ -303,10 +303,10 @@ def pooled(
 def labels_for_verdict(
     confidence: float, tolerance: float, accuracy: float = 0.0, size: float = 0.0, k: int = 0
 ) -> int | None:
-    """Return how many more labels give a verdict after `size` labels with an accuracy, or None.
+    """Return how many more labels will probably give a verdict; None if over 10,000.
 
-    Further labels are expected to have the same accuracy. Without labels, the confidence is
-    expected to be right.
+    `accuracy` and `size` are those of the present labels. More labels are expected to have the same
+    accuracy. Without labels, the confidence is expected to be right.
     """
 
     def gives_verdict(low: Float64s, high: Float64s) -> Booleans:
@@ -324,11 +324,11 @@ def labels_needed(
     k: int,
     decides: Callable[[Float64s, Float64s], Booleans],
 ) -> int | None:
-    """Return how many more labels give an interval of the accuracy that decides, or None.
+    """Return how many more labels will probably give a verdict; None if over 10,000.
 
-    - `counts`: the total weights of right and of wrong rows, as for pool `k`.
+    - `counts`: the total weights of right rows and of wrong rows in pool `k`.
     - `likely`: the accuracy that is likely without labels. `expected`: see `pools`.
-    - `decides`: a function that tells which intervals decide, from their ends.
+    - `decides`: a function that returns which intervals give a verdict, from both ends.
     """
     right, wrong = counts
     accuracy = (right + _PRIOR * likely) / (right + wrong + _PRIOR)
@@ -350,7 +350,7 @@ class Pools:
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
-    """Return the error probability of the interval for pool k."""
+    """Return the probability with which the interval of pool `k` may be wrong."""
     return np.asarray(error / ((k + 1.0) * (k + 2.0)))
 
 

@@ -70,7 +70,7 @@ class Standard:
 
     calibration: Calibration
     document: Path
-    sha256: str  # `identity_of` the calibration
+    sha256: str  # The result of `identity_of` for the calibration.
     reference: Reference
     source: SourceRows
     settings: WatchSettings
@@ -94,7 +94,7 @@ def standard_of(
     networks: Path | None = None,
     named: Sequence[Path] = (),
 ) -> Standard:
-    """Return a calibration with its reference data. Missing reference data are made.
+    """Return a calibration with its reference data, which are made if they are missing.
 
     For safety, a features file outside the calibration's folder must be one of the `named` files.
 
@@ -131,7 +131,7 @@ def standard_of(
 
 
 def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
-    """Save new reference data, and call `wrote` with the path; a failure adds a note."""
+    """Save new reference data, and call `wrote` with the path. If saving fails, add a note."""
     if not standard.is_new:
         return standard
     path, notes = reference_path(standard.document), standard.notes
@@ -202,7 +202,7 @@ class Measurement:
     state: Literal["new", "same", "grown", "other"]
     is_of_decision: bool = False  # Whether the decision was made on the file of this period.
     selection: str = ""  # How labelled rows differ from a random sample, in words.
-    n_unused_labels: int = 0  # The number of target labels that need --target-labels.
+    n_unused_labels: int = 0  # Number of target labels that only --target-labels would use.
 
 
 def measurements(
@@ -302,7 +302,7 @@ def _with_accepted(
         return entry
     confidence = scaled.confidence(target, cut.rows)
     accepted = cut.rows[decision.decision.accepts(confidence, target, cut.rows)]
-    # Count all labels again, because earlier commands may not have used this decision.
+    # Count all labels again, because an earlier command may have used another decision.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -480,7 +480,7 @@ def joined(first: Measured, second: Measured) -> Measured:
         signals=by_signal("signals"),
         variances=by_signal("variances"),
         signal_rows=first.signal_rows + second.signal_rows,
-        # Drift, metrics and segments cannot be joined.
+        # The drift, metrics and segments of two files cannot be combined.
         columns=(),
         metrics=(),
         segments=(),

@@ -59,7 +59,7 @@ class Watch:
     calibration : path or Calibrator
         A fitted calibrator, or a cal.json with its reference data or features file.
     source_logits, source_labels, target_logits : arrays, optional
-        The arrays on which the calibrator was fitted. Leave them out for a cal.json.
+        The arrays on which the calibrator was fitted. A cal.json needs no arrays.
     target_columns, source_columns : data frames or dicts of arrays, optional
         Other columns of the source and target rows, with which later rows are compared. `segment`
         also needs the columns of the source.
@@ -73,15 +73,15 @@ class Watch:
     false_alarms : float
         Maximum number of false alarms per year. An alarm is false if the rows have not changed.
     stable : int
-        An alarm ends after this many periods without another change. With 0, it does not end
-        for this reason.
+        An alarm ends after this many periods without another change. With 0, stable periods never
+        end an alarm.
     segment : str, optional
         A column, or "predicted", whose values get their own verdicts.
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud".
     decide : path, optional
-        A decide.json that was made with this cal.json. Each period then has a verdict on its
-        promise (`promise`).
+        A decide.json that was made with this cal.json. Each period then has a verdict on the
+        promise of this decision (`promise`).
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Watch:
     Raises
     ------
     CovcalError
-        If the reference data are missing and cannot be made, or the history cannot be read.
+        If the reference data cannot be made, or the history cannot be read.
     """
 
     @checked
@@ -204,7 +204,8 @@ class Watch:
         Raises
         ------
         CovcalError
-            If arrays have wrong shapes or classes, or the history has other rows for the period.
+            If an array has a wrong shape or class, or if the history already has this period with
+            different rows.
         """
         if not period.strip():
             raise ArgumentError("period must be a name, such as 2026-11-29")

@@ -49,9 +49,9 @@ class WatchSettings:
     false_alarms: float = 0.05  # Maximum number of false alarms per year.
     # Tolerance for the difference between mean confidence and accuracy.
     tolerance: float = 0.05
-    # An alarm ends after this many periods without a new change; with 0, not for this reason.
+    # An alarm ends after this many stable periods. With 0, stable periods never end an alarm.
     stable: int = 8
-    # A kept column, or "predicted". Each value gets its own verdict.
+    # Name of a column, or "predicted". Each value of the column gets its own verdict.
     segment: str | None = None
     target_labels: bool = False  # Whether target labels in the files are used.
     metrics: tuple[Wanted, ...] = ()  # Metrics to estimate for every period.
@@ -165,7 +165,7 @@ class ColumnDrift:
 
     @property
     def words(self) -> str:
-        """The change in words."""
+        """A description of the change."""
         parts = []
         if self.now != self.before:
             parts.append(f"{self.measure} {self.now} instead of {self.before}")
@@ -197,7 +197,7 @@ class RaisedAlarm:
     raised: bool
     since: str  # The period in which the change most likely began.
     signal: str  # Name of the signal with the strongest evidence for a change.
-    change: str = ""  # The change in words, or "".
+    change: str = ""  # A description of the change, or "".
     # The value of `since` when the alarm was first raised; None without an alarm.
     first_since: str | None = None
 
@@ -207,15 +207,15 @@ class RaisedAlarm:
 
     @property
     def began(self) -> str:
-        """The period in which the change began. It stays the same while the alarm lasts."""
+        """The period in which the change began, as estimated when the alarm was first raised."""
         return self.first_since or self.since
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Periods with which the alarm compares new rows, instead of the calibration's rows."""
+    """A series of periods that replaces the calibration's rows as the reference of the alarm."""
 
-    since: str  # Its first period.
+    since: str  # The first period of the segment.
     reason: str  # Why new rows are compared with these periods.
 
 
@@ -232,7 +232,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Promise:
-    """The verdict on the promise of a decision."""
+    """The verdict on whether a decision keeps its maximum error rate."""
 
     verdict: PromiseVerdict
     labels: Count  # Number of labelled accepted rows in the pooled periods.
@@ -249,7 +249,7 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # Mean calibrated confidence.
-    accuracy: PeriodAccuracy | None  # From labels if there are any, else estimated.
+    accuracy: PeriodAccuracy | None  # The accuracy from labels, or else the estimated accuracy.
     gap: Gap | None
     verdict: Verdict
     why: str
@@ -272,14 +272,15 @@ class RowSample:
             raise ValueError("the hashes of rows are not in ascending order")
 
     def joined(self, other: "RowSample") -> "RowSample":
-        """Return the sample for the rows of both periods together."""
+        """Return one sample of the rows of both periods."""
         smallest = sorted({*self.smallest, *other.smallest})[:SAMPLED]
         return RowSample((self.total + other.total) % (1 << HASH_BITS), tuple(smallest))
 
     def shared(self, other: "RowSample") -> tuple[float, float]:
-        """Return the estimated share of common rows in this period and in the other period.
+        """Estimate which share of this period is also in the other period, and the reverse.
 
-        Both shares are 0 if few rows are in both periods, because equal hashes may be chance.
+        Both shares are 0 if the periods have few rows in common, because a few hashes may be equal
+        by chance.
         """
         samples = [sample.smallest for sample in (self, other)]
         most = min(sample[-1] if len(sample) == SAMPLED else 1 << HASH_BITS for sample in samples)
@@ -316,7 +317,7 @@ class Measured:
     signal_rows: Count  # Number of rows used for signals and AUCs.
     # Columns, metrics and segments are empty if a period comes from several files.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
-    # None without rows, or if different rows cannot be distinguished.
+    # Hashes of rows. None if there are no rows, or if several sampled rows are equal.
     row_sample: RowSample | None = None
     accepted: Accepted | None = None  # The rows that the decision accepts.
     metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.
@@ -326,7 +327,7 @@ class Measured:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
 
     def shared(self, other: "Measured") -> tuple[float, float]:
-        """Return the estimated share of common rows in this period and in the other period."""
+        """Estimate which share of this period is also in the other period, and the reverse."""
         if self.row_sample is None or other.row_sample is None:
             return 0.0, 0.0
         return self.row_sample.shared(other.row_sample)
@@ -360,7 +361,7 @@ class Period(Document):
     labels_needed: Count | None = None
 
     def __repr__(self) -> str:
-        """Return the name of the period, the answer and the change, in words."""
+        """Return the name, the verdict and the change of the period as text."""
         return f"Period({self.measured.period!r}: {self.answer}; rows: {self.change})"
 
     @property
@@ -439,13 +440,13 @@ class Period(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Document):
-    """The record that a user accepted changed rows and so ended an alarm."""
+    """The decision of a user to accept changed rows, which ends an alarm."""
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
     version: str
     calibration: str  # Hash (sha256) of the calibration.
-    since: str  # The period in which the change began. The new segment starts there.
+    since: str  # The period in which the change and the new segment begin.
     after: str  # Last period of the old segment.
     reason: str
 

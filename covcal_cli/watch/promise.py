@@ -1,12 +1,12 @@
 """Test whether the error rate of accepted rows is at most A, as a decision promised.
 
-The labels of accepted rows are pooled over periods, as `watch.labels` explains. The promise is
-"broken" if the interval of any pool is above A. The probability of a false "broken" is at most 5 %
-over all periods together. The promise "holds so far" if the interval of the chosen pool ends at A
-or below.
+The labels of accepted rows are pooled over periods, as `watch.labels` explains. Each pool gives an
+interval of the error rate. The verdict is "broken" if the whole interval of any pool is above A.
+Over all periods together, the verdict "broken" is wrong with a probability of at most 5 %. The
+verdict is "holds so far" if no value in the interval of the chosen pool is above A.
 
-A row with weight w counts as u = w / max w rows. The test stays valid, because the likelihood ratio
-L of a row satisfies Bernoulli's inequality: L^u <= 1 + u (L - 1).
+A row with weight w counts as u = w / max w rows. The test stays valid by Bernoulli's inequality L^u
+<= 1 + u (L - 1), where L is the likelihood ratio of a row.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
 @dataclass(frozen=True)
 class WatchedDecision:
-    """A decision whose promise is tested."""
+    """A decision with a maximum error rate, which labels can test."""
 
     decision: Decision
     sha256: str  # Hash of decide.json.
@@ -85,7 +85,7 @@ def accepted_in_period(
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
     """Test the promise of a decision after the last period; return None without a decision.
 
-    Only labels from the period number `start` on are used, if measured with this decision.
+    Labels of periods before the number `start`, and labels of other decisions, are not used.
     """
     accepted = entries[-1].accepted
     if accepted is None:

@@ -29,7 +29,7 @@ CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # The names of two si
 _ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
 _LARGEST_VARIANCE = 1e12  # Maximum plausible variance (about d for d features).
 _LARGEST_RANK_VARIANCE = 0.25  # Largest variance of numbers from 0 to 1.
-SMALLEST_RANK_VARIANCE = 1e-18  # One row of n that differs gives about 1/(4n).
+SMALLEST_RANK_VARIANCE = 1e-18  # If one of n rows differs, the variance is about 1/(4n).
 _QUANTILES = 257
 _LEAST_TEMPERATURE = 1e-100  # Largest temperature; the smallest is the inverse.
 
@@ -115,8 +115,8 @@ class Signal:
     quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m.
     mean: float  # Mean rank of the reference rows; 1/2 if all values differ.
     variance: float  # Variance of the ranks of the reference rows; 1/12 if all values differ.
-    class_number: int | None = None  # Class number, if the signal is about a class.
-    axis: int | None = None  # Coordinate number, if the signal is about an axis.
+    class_number: int | None = None  # Number of the class, for a signal "class NAME".
+    axis: int | None = None  # Number of the axis, for a signal "axis NUMBER".
 
     def __post_init__(self) -> None:
         self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
@@ -236,7 +236,7 @@ class Clusters:
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows.
     shares: Packed  # (K,), the share of each class.
     strays: float  # Share of rows that are not in the cluster of their predicted class.
-    held_strays: float  # The same share for clustering with fixed class shares.
+    held_strays: float  # `strays` for clustering with fixed class shares.
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -258,7 +258,7 @@ class ClassPlaces:
     Logits are centred: the mean of a row is subtracted.
     """
 
-    classes: tuple[int, ...]  # (m,), classes that are predicted for enough rows.
+    classes: tuple[int, ...]  # (m,), classes that are predicted for enough rows to average.
     counts: tuple[int, ...]  # (m,), number of rows with each predicted class.
     means: Packed  # (m, K), mean of the centred logits.
     spreads: Packed  # (m, K), standard deviation of the centred logits.
@@ -306,10 +306,10 @@ class Reference(Document):
 
     schema: ClassVar[str] = "covcal.reference/1"
 
-    calibration_sha256: str  # `identity_of` the calibration
+    calibration_sha256: str  # The result of `identity_of` for the calibration.
     temperature: float  # T_s, from temperature scaling on the source.
     baseline: Baseline  # The domain whose rows are the reference.
-    signals: tuple[Signal, ...]  # The signals of the axes come last.
+    signals: tuple[Signal, ...]  # The signals "axis NUMBER" come last.
     joint: Packed | None  # (p, p), whitening matrix of the ranks on p axes
     coordinates: Coordinates
     source: SourceSketch

@@ -1,10 +1,10 @@
-"""Judge the segments of a period. A segment is the rows with the same value in a column.
+"""Judge the segments of a period. A segment has the rows with the same value in a column.
 
-A segment is compared with the calibration's rows that have the same value. Its accuracy is
-estimated with the source rows that have the same value. Intervals and p-values are corrected for
-the number of segments.
+A segment is compared with the calibration's rows that have the value of the segment. The accuracy
+of a segment is estimated with the source rows that have this value. Intervals and p-values are
+corrected for the number of segments.
 
-The segments of a predicted class can only be judged with labels.
+A verdict on a predicted class needs labels.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -39,8 +39,8 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # Maximum number of classes for clusters in the reference data.
-_MOST_CLASSES_PLACED = 50  # Maximum number of classes for `ClassPlaces` in the reference data.
+_MOST_CLASSES_CLUSTERED = 100  # Clusters are stored for at most this many classes.
+_MOST_CLASSES_PLACED = 50  # `ClassPlaces` are stored for at most this many classes.
 _MOST_CLASSES = 10  # Maximum number of classes whose changes are tested.
 _MOST_AXES, _MOST_NUMBERS = (
     16,
@@ -49,7 +49,7 @@ _MOST_AXES, _MOST_NUMBERS = (
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # Ridge on the diagonal of the correlation matrix.
 _STEPS = 8  # Number of subspace iterations.
-# Domains are compared with up to 10 million numbers, but with at least 1000 rows.
+# At most 10 million numbers of a domain are compared, but at least 1000 rows.
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000
 _MOST_ROWS = 5000  # Maximum number of rows for computing the axes.
 _CONSTANT = 1e-7  # Relative standard deviation below which a column counts as constant.
@@ -71,8 +71,8 @@ def reference_of(
 ) -> Reference | None:
     """Make the reference data of a calibration from its features file.
 
-    Return None if there are fewer than 2 labelled source validation rows. `scaled` has the logits
-    before calibration. `seed` is for drawing samples of rows.
+    Return None if there are fewer than 2 labelled source validation rows. `scaled` computes the
+    calibrated confidence. `seed` is for drawing samples of rows.
     """
     sketched = sketched_rows(file, seed)
     if sketched is None:
@@ -150,7 +150,7 @@ def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
 
 
 def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Domain, Rows]:
-    """Return the domain and the numbers of the reference rows in the features file."""
+    """Return the domain of the reference rows, and their row numbers in the features file."""
     domain = file.require_target() if reference.baseline == "target" else file.require_source()
     return domain, _baseline_rows(domain, reference.coordinates.of, seed)
 
@@ -192,7 +192,7 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 def watched_classes(predicted: Float64s) -> list[int]:
     """Return the classes that have signals: the most frequently predicted classes, ascending.
 
-    Two classes have one signal, because their margins differ only in sign.
+    If there are two classes, only one class has a signal, because both margins differ only in sign.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())

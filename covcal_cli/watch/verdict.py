@@ -1,23 +1,24 @@
 """Judge whether the confidence of a period is right, and whether its rows changed.
 
-The confidence stays right after most changes of the rows, so there are two answers. The verdict
-compares the gap (mean confidence minus accuracy) with a tolerance. The alarm says whether the rows
-changed.
+Most changes of the rows leave the confidence right, so these two questions have separate answers.
+The verdict compares the gap (mean confidence minus accuracy) with a tolerance. The alarm says
+whether the rows changed.
 
 The alarm detects a change at an unknown time, with a guaranteed rate of false alarms. A change may
 have begun in any period j. For every signal, two groups of rows are compared. The group "after" has
 the rows from period j on. The group "before" has the earlier rows and the reference rows. Let u be
-the rank of a row among the reference rows, and D the mean of u over "after" minus the mean over
-"before". The variance of D is v = var(u) (1 / n_after + 1 / n_before). Without a change, D is
-approximately normal with mean 0. Suppose that a change moves the mean rank by a random amount from
-N(0, tau^2). Then the likelihood ratio of change to no change is
+the rank of a row among the reference rows. D is the mean of u in the group "after" minus the mean
+of u in the group "before". The variance of D is v = var(u) (1 / n_after + 1 / n_before). Without a
+change, D is approximately normal with mean 0. Suppose that a change moves the mean rank by a random
+amount from N(0, tau^2). Then the likelihood ratio of change to no change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
 The test is group-invariant, so the true mean of the reference is not needed (Perez-Ortiz et al.,
 "E-statistics, group invariance and anytime-valid testing", 2024). Without a change, E_j has mean 1.
-For p uncorrelated signals together, the square root has the power p, and D^2 is a sum of p squares.
-An average of E_j over values of tau and signals has mean 1 too, even if the signals are correlated.
+If p uncorrelated signals are tested together, the square root is raised to the power p, and D^2 is
+the sum of the p squares. An average of E_j over values of tau and signals has mean 1 too, even if
+the signals are correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024). Without a change, R minus the number of periods is a martingale. By Ville's
@@ -49,21 +50,21 @@ from covcal_cli.watch.period import (
 )
 from covcal_cli.watch.reference import CONFIDENCE, SMALLEST_RANK_VARIANCE, Reference, Signal
 
-# Values of tau over which E_j is averaged, in standard deviations of a row's rank.
+# E_j is averaged over these values of tau. The unit is the standard deviation of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
-# Maximum number of tested starts of a change.
+# A change is looked for in this many of the last periods.
 _MOST_STARTS = 1000
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """The evidence after the last period that rows have changed."""
+    """The evidence for a change of the rows, after the last period."""
 
-    log_evidence: float  # Logarithm of R.
-    log_threshold: float  # Logarithm of c.
-    raised: bool  # Whether R is at least c.
+    log_evidence: float  # Logarithm of the evidence R.
+    log_threshold: float  # Logarithm of the threshold c.
+    raised: bool  # Whether the evidence has reached the threshold.
     start: int  # Index of the period in which the change most likely began.
-    signal: int  # Index of the strongest signal; the first axis stands for all axes.
+    signal: int  # Index of the strongest signal; for the axes together, index of the first axis.
 
 
 def alarm(
@@ -76,11 +77,11 @@ def alarm(
 ) -> Alarm:
     """Return the alarm after the last period.
 
-    - `rows`, `means`, (t, S): number of rows, and mean rank minus the reference rows' mean rank, by
-      period and signal. A missing signal has 0 rows.
-    - `reference_rows`, `variances`, (S,): number of reference rows, and positive variance of their
-      ranks, by signal.
-    - `threshold`: the threshold c of R, above 1.
+    - `rows`, (t, S): number of rows, by period and signal. A missing signal has 0 rows.
+    - `means`, (t, S): mean rank of these rows, minus the mean rank of the reference rows.
+    - `reference_rows`, (S,): number of reference rows of each signal.
+    - `variances`, (S,): variance of the ranks of the reference rows, above 0.
+    - `threshold`: c, above 1. The alarm is raised if the evidence R reaches c.
     - `joint`, (p, p): the whitening matrix of the last p standardised signals, which are tested
       together.
     """
@@ -89,7 +90,8 @@ def alarm(
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the rows after each start with earlier rows. The reference rows have mean 0.
+    # For each possible start of a change, compare later with earlier rows. Reference rows have mean
+    # 0.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -99,7 +101,7 @@ def alarm(
     if joint is not None:
         squares = ((standard[:, single:] @ joint.T) ** 2).sum(axis=1, keepdims=True)
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
-    # Without rows after a start, E is 1, which is no evidence.
+    # If no rows follow a possible start, log E is 0, which is no evidence.
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
     by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
@@ -119,10 +121,10 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-# Smaller changes of a class's share are not mentioned (in standard deviations of a row).
+# Smallest change of a class's share that is mentioned, in standard deviations of one row.
 _SMALLEST = 0.02
 _RAREST = 1e-4
-_ALIKE = 0.55  # With a smaller AUC, old and new rows count as equal.
+_ALIKE = 0.55  # Below this AUC, old and new rows count as equal.
 
 
 def verdict_on(
@@ -130,10 +132,10 @@ def verdict_on(
 ) -> tuple[Verdict, Gap | None, str]:
     """Return the verdict, the gap of the period, and the reason.
 
-    The gap from labels (`pool`) is used first. If its interval is too wide and contains the gap
-    estimated without labels, the estimated gap is used. The interval of an estimated accuracy is
-    the middle half of the estimate's range. In the benchmark, labels contradict 10 of 116 of these
-    verdicts "holds".
+    The gap from labels (`pool`) is preferred. If the interval from labels is too wide and contains
+    the gap that is estimated without labels, the estimated gap is used. Its interval is the middle
+    half of the estimated range. In the benchmark, estimates gave 116 verdicts "holds", and labels
+    contradict 10 of these verdicts.
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
@@ -307,7 +309,7 @@ def change_in_words(
     }
     if baseline is not None:
         before = {number: float(baseline.predicted[number]) for number in before}
-    if len(classes) == 2:  # Two classes have one signal, so add the other class.
+    if len(classes) == 2:  # Only one of two classes has a signal, so add the other class.
         before |= {1 - number: 1 - share for number, share in before.items()}
     most = max(before, key=squared_change, default=None)
     strongest = next((entry for entry in reference.signals if entry.name == signal), None)

@@ -68,13 +68,13 @@ def watch(
 
     - `files`: features or adapted files with a target. A file is one period, unless `settings.by`
       or `settings.every` divides it. ``NAME=FILE`` gives a period a name (default: the name of the
-      file). Without files, `labels` are for the periods of the history.
+      file). If no files are given, `labels` are for the periods of the history.
     - `document`: the calibration.
     - `settings`: the length of periods, the tolerance and other settings.
     - `history`: a file of JSON lines with earlier periods. New periods are appended.
-    - `networks`: the adapted file with the networks, if it has moved.
+    - `networks`: the adapted file with the networks, if this file was moved.
     - `labels`: a CSV with the columns id and label, for labels that arrived later.
-    - `decide`: a decide.json of this calibration, whose promise is tested.
+    - `decide`: a decide.json that was made with this calibration, to test its promise.
     - `costs`: a costs.json of `covcal decide`, for the mean cost of a row if all rows are accepted.
     - `join`: add rows to a period of the history. `force`: replace the rows of a period.
     - `wrote`: a function that is called with the path of new reference data.
@@ -327,7 +327,7 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
 
 
 def acknowledge(document: Path, history: Path, reason: str) -> str:
-    """Accept the changed rows of the last period, which ends the alarm. Return the change in words.
+    """Accept the changed rows of the last period, which ends the alarm. Describe the change.
 
     Raises `CovcalError` if there is no alarm, or no reason is given.
     """
