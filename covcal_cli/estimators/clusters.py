@@ -1,12 +1,12 @@
 """Estimate the target accuracy by clustering the logits of each domain.
 
 A shift often changes the logits of all rows in a similar way: dark images favour a few classes, and
-blurred images have smaller logits. Standardising the logits of each domain removes this common
-change. Target rows of a class are then near source rows of the same class. A row outside the
-cluster of its predicted class counts as wrong.
+blurred images have smaller logits. Standardising the logits of each domain removes a change that
+all rows share. With standardised logits, target rows of a class are near source rows of the same
+class. A row outside the cluster of its predicted class counts as wrong.
 
-Standardising also hides a change of the class frequencies, so the class frequencies must be the
-same.
+Standardising also hides a change of the class frequencies, so clustering assumes equal frequencies
+on source and target.
 """
 
 import math
@@ -30,18 +30,15 @@ _ROUNDING = 1e-7
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
 _NUDGES = 5
-# Rows belong to clusters by softmax(cosine * log K / _WIDTH).
+# The membership of a row in each cluster is softmax(cosine * log K / _WIDTH).
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity.
 _SMALL = 1e-4  # Smaller singular values are rounding errors.
 _MANY_CLASSES = 100
-ASSUMPTION = (
-    "if the logits of each domain are standardised, target rows are nearest to source rows of "
-    "the same class"
-)
-_FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those of the source"
+ASSUMPTION = "with standardised logits, target rows are nearest to source rows of the same class"
+_FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies hardly differ from the source"
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Centres:
 
     @cached_property
     def first_equal(self) -> Labels:
-        """The index of the first centre that equals each centre, shape (m,)."""
+        """For each centre, the index of the first centre with the same direction, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)
@@ -65,8 +62,8 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
 
     Standardised logits are clustered in each domain by spherical soft k-means (Dhillon and Modha
     2001, Banerjee et al. 2005). The initial centres are the mean directions of the source classes.
-    The estimated accuracy falls by as much as the share of rows outside the cluster of their
-    predicted class rises. At most 5000 rows of a domain are used.
+    If the share of rows outside the cluster of their predicted class rises, the estimated accuracy
+    falls by the same amount. At most 5000 rows of a domain are used.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -115,8 +112,9 @@ def strays(
 ) -> tuple[Float64s, Float64s]:
     """Return 1 for rows outside the cluster of their predicted class, and 0 for other rows.
 
-    Returns two arrays, (n,): for free cluster sizes, and for cluster sizes near the class
-    frequencies `shares`, (K,). `points`, (n, K), are clustered from the initial `centres`.
+    The first array, (n,), is for clusters of any size. The second array, (n,), is for cluster sizes
+    near the class frequencies `shares`, (K,). `points`, (n, K), are clustered from the initial
+    `centres`.
     """
     points, starts = _in_basis(points, centres.directions)
     shared = np.arange(len(shares))
@@ -160,8 +158,8 @@ def places(logits: Floats, at_least: int = 1) -> Places:
 def move(source: Places, target: Places) -> float:
     """Return how far the logits of each predicted class have moved, in standard deviations.
 
-    The distance is a root mean square over classes and logits, without sampling noise. Classes with
-    fewer than 5 source rows are left out.
+    The distance is a root mean square over classes and logits. Sampling noise is subtracted.
+    Classes with fewer than 5 source rows are left out.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))

@@ -18,10 +18,14 @@ from covcal_cli.maths.odds import top_log_odds
 
 DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"
 CONFIDENCE_ASSUMPTION = "the confidence at the source's temperature is right on the target"
-AGREEMENT_ASSUMPTION = "aligned forecasters disagree with the classifier only on its wrong rows"
+AGREEMENT_ASSUMPTION = (
+    "aligned forecasters disagree with the classifier only on rows that the classifier gets wrong"
+)
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = "the class frequencies are those of the source"
-ATC_ASSUMPTION = "rows below the same confidence threshold are wrong on source and target"
+ATC_ASSUMPTION = (
+    "on source and target, the share of rows below the same confidence threshold is the error rate"
+)
 
 
 def doc(inputs: EstimatorInputs) -> Estimate:
@@ -74,9 +78,9 @@ def predicted_classes(
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
     If the true classes are as frequent as on the source, only errors change the frequencies of
-    predicted classes. The estimate is the source accuracy, minus the total variation distance of
-    these frequencies without sampling noise. `source` and `target`, (K,), are the frequencies of
-    predicted classes, by default from `inputs`.
+    predicted classes. The estimate is the source accuracy minus the total variation distance of the
+    predicted classes. Sampling noise is first subtracted from the distance. `source` and `target`,
+    (K,), are the frequencies of predicted classes, by default from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -123,7 +127,7 @@ def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
     """Return 1 for scores below the threshold, 0 for scores above, and a fraction for ties.
 
-    The threshold is the score below which `errors` of the sorted `source` scores lie.
+    The number of sorted `source` scores below the threshold is `errors`.
     """
     if errors >= len(source):
         return np.ones(len(scores))

@@ -27,7 +27,8 @@ Half the width of the range is a sum of four parts:
 | class frequencies | 0.15 times the total variation distance of predicted classes |
 | sampling | sampling error |
 
-If DoC is used because a check failed, the range also contains the estimate of the other estimators.
+If DoC is used because a check failed, the range is widened to contain the combined estimate of the
+other estimators.
 """
 
 import math
@@ -84,7 +85,7 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
 _DOC_BECAUSE = {
-    FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
+    FALL_IN_CONFIDENCE: "the mean confidence did not fall significantly",
     SHIFT_WITHIN_CLASSES: "the logits within each predicted class are unchanged",
 }
 _NO_CLUSTERS = "the classes form no clusters"
@@ -163,10 +164,9 @@ def combined(
 ) -> Estimate:
     """Combine estimates, if the user gives no class frequencies.
 
-    -
-    - `checks`: `fall in confidence` first, then perhaps `shift within classes` and `source
-      clusters`.
-    - `drift`: the total variation distance of predicted classes, by default that of `inputs`.
+    - `checks`: the check `fall in confidence` comes first. The checks `shift within classes` and
+      `source clusters` may follow.
+    - `drift`: the total variation distance of predicted classes. The default comes from `inputs`.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
@@ -196,7 +196,7 @@ def by_confidence(
 ) -> Estimate:
     """Combine estimates, if the file has one confidence per row instead of one per class.
 
-    - `fall`: the check `fall in confidence`.
+    - `fall`: the result of the check `fall in confidence`.
     - `drift`: see `combined`.
     """
     names = ("atc", "doc") if inputs.source_errors >= MIN_ERRORS else ("doc",)
@@ -231,13 +231,13 @@ def consensus(
         ends.append(_extrapolated(inputs, unused))
     names = ", ".join(estimate.name for estimate in used)
     median = f"the median of {names}" if len(used) > 1 else names
-    because = f" (used because {reason})" if reason else ""
+    because = f", which is used because {reason}" if reason else ""
     return Estimate(
         "combined",
         accuracy,
         min(ends),
         max(ends),
-        f"the accuracy changes {FACTOR} times as much as {median} estimates{because}",
+        f"the change of the accuracy is {FACTOR} times the change according to {median}{because}",
         (distance, enough_rows(sampling)),
         REACH if inputs.has_all_classes else REACH_OF_ONE_CONFIDENCE,
     )
@@ -247,15 +247,16 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
     """Return why `auto` keeps `temp`, or None if it chooses `consensus`."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
-    mean_confidence = f"the mean confidence of {percent(confidence, 1)} with T fitted to the source"
+    at_source = f"the mean confidence of {percent(confidence, 1)} (T is fitted to the source)"
     if distance < SAME:
-        return f"within {100 * SAME:.0f} points of {mean_confidence}"
+        return f"which is within {100 * SAME:.0f} points of {at_source}"
     sampling = _sampling(inputs, estimate.accuracy)
     if distance < sampling:
-        return f"within its sampling error ({100 * sampling:.1f} points) of {mean_confidence}"
+        points = f"{100 * sampling:.1f} points"
+        return f"which differs from {at_source} by less than the sampling error of {points}"
     if not estimate.bounds:
         ends = f"{percent(estimate.low, 0)} to {percent(estimate.high, 0)}"
-        return f"but its range of {ends} is too wide to act on"
+        return f"but the range of the estimate, {ends}, is too wide to act on"
     return None
 
 
@@ -329,18 +330,18 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """For two classes, check that the estimated accuracy is near the mean target confidence.
 
-    All estimators for two classes use only the confidence, so none confirms another.
+    All estimators for two classes use only the confidence, so their agreement proves nothing.
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME
     text = (
-        f"the estimated accuracy differs by {100 * distance:.1f} points from the mean confidence "
-        f"of {percent(confidence, 1)} with T fitted to the source"
+        f"with T fitted to the source, the mean confidence is {percent(confidence, 1)}, which is "
+        f"{100 * distance:.1f} points from the estimated accuracy"
     )
     if not passed:
         text += (
-            ". With two classes, no other estimator can confirm this: label some target rows "
-            "with covcal pick"
+            ". With two classes, no estimator can confirm the estimated accuracy: label some "
+            "target rows with covcal pick"
         )
     return Guard("independent evidence", distance, SAME, passed, text)
 
@@ -361,8 +362,8 @@ def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     | b = cov(w r, w) / var(w) | control variate |
     | mean(w r) - b (mean w - 1) | estimate |
 
-    Sources: Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation",
-    JMLR 2007; You et al., ICML 2019, for b.
+    Source of the weighting: Sugiyama et al., "Covariate shift adaptation by importance weighted
+    cross validation", JMLR 2007. Source of b: You et al., ICML 2019.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:

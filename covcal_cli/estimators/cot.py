@@ -10,9 +10,9 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-The optimal transport cost OT misses some errors. The difference OT_target - OT_source cancels this
-bias if it is equal in both domains. If the user gives class frequencies, source rows are weighted
-to have the same class frequencies.
+The optimal transport cost OT is lower than the error rate. The difference OT_target - OT_source
+cancels this bias if both domains have the same bias. If the user gives class frequencies, source
+rows are weighted to have the same class frequencies.
 
 The interval is computed by the delta method, from the solution of the transport problem:
 
@@ -33,9 +33,9 @@ the lowest cost. The cost is the maximum of a concave function D.
 | q_j | softmax_k((v_k - c_jk) / eps) |
 | pi - sum_j r_j q_j | gradient of the smooth D |
 
-A damped Newton method maximises the smooth D for ever smaller eps. Its time grows with the cube of
-the number of prices. With fewer rows than classes, prices u_j of rows are used instead, and v_k =
-min_j (c_jk - u_j).
+A damped Newton method maximises the smooth D, and reduces eps step by step. The run time grows with
+the cube of the number of prices. With fewer rows than classes, the solver finds prices u_j of the
+rows instead, and computes v_k = min_j (c_jk - u_j).
 
 The method stops when a lower and an upper bound of the cost differ by less than 8e-5, far below the
 sampling noise. The lower bound is D(v). The upper bound is the cost of q, plus half the mass that q
@@ -60,7 +60,7 @@ from covcal_cli.maths.odds import probabilities
 from covcal_cli.records import Guard
 
 ASSUMPTION = (
-    "the assumed class frequencies are right, and the true class of each row gets some probability"
+    "the assumed class frequencies are right, and no row gives its true class the probability 0"
 )
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
@@ -81,9 +81,8 @@ class Transport:
 
     cost: float  # Mean of the lower and the upper bound.
     gap: float  # Upper bound minus lower bound.
-    prices: Float64s  # (K,): v, with mean 0; 0 for classes without mass.
-    # (n,): min_k (c_jk - v_k).
-    net_costs: Float64s
+    prices: Float64s  # v, (K,). A class without mass has the price 0.
+    net_costs: Float64s  # min_k (c_jk - v_k), (n,).
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     """Find the cheapest way to move the masses of n rows to K classes.
 
     `costs`, (K, n), are between 0 and 1. `masses`, (K,), are the masses of the classes, and
-    `row_masses`, (n,), those of the rows, by default equal. `masses` and `row_masses` each sum to
-    1.
+    `row_masses`, (n,), are the masses of the rows (default: equal masses). `masses` and
+    `row_masses` each sum to 1.
     """
     used = np.flatnonzero(masses > 0)
     some, pi = costs[used], masses[used]
@@ -108,7 +107,7 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     if len(used) <= n:
         prices, upper = _solved(some, pi, rows)
     else:
-        # With fewer rows than classes, it is faster to compute the prices of the rows.
+        # With fewer rows than classes, it is faster to compute one price per row.
         of_rows, upper = _solved(np.ascontiguousarray(some.T), rows, pi)
         prices = _net(some.T, of_rows)
     net = _net(some, prices)
@@ -222,7 +221,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # The error is at most slightly lower than the error of guessing.
+    # The error must stay below the error of guessing.
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
@@ -233,7 +232,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
 
 
 def confidence_change(inputs: EstimatorInputs) -> Guard:
-    """Check by the mean confidence whether more than the class frequencies changed."""
+    """Return the check `fall in confidence` (see `fall_in_confidence`)."""
     source, target = inputs.source_confidence, inputs.target_confidence
     noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
     fall = float(source.mean() - target.mean())
@@ -241,10 +240,7 @@ def confidence_change(inputs: EstimatorInputs) -> Guard:
 
 
 def _prior_weights(prior: Float64s, inputs: EstimatorInputs) -> Float64s:
-    """Return weights of source rows that give the classes the frequencies `prior`.
-
-    Without source rows of these classes, all weights are equal.
-    """
+    """Return weights of source rows, so that the weighted class frequencies are `prior`."""
     counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes)
     weights = (prior / np.maximum(counts, 1))[inputs.source_labels]
     total = weights.sum()

@@ -38,12 +38,12 @@ PROBLEMS = {
     "effective sample share": f"under {percent(MIN_ESS_SHARE, 0)} effective rows",
     "effective sample size": f"fewer than {MIN_ESS:.0f} effective rows",
     "estimators disagree": "the estimators disagree",
-    FALL_IN_CONFIDENCE: "the confidence does not fall",
+    FALL_IN_CONFIDENCE: "the mean confidence did not fall",
     "independent evidence": "nothing confirms the estimate",
-    "matched confidence": "no T gives the estimated accuracy",
+    "matched confidence": "no T makes the mean confidence equal to the estimate",
     "precision": "too few rows for this estimator",
     "prior drift": "the class frequencies changed",
-    "prior reached": "the given class frequencies are not reached",
+    "prior reached": "the corrected class frequencies differ from the target prior",
     "prior rows": "too few source rows of each class",
     "rise of the accuracy": "the estimate is above the source accuracy",
     "rows": "too few rows",
@@ -58,7 +58,7 @@ _FALSE_WARNING = 0.01
 
 
 def problem_of(name: str) -> str:
-    """Return what is wrong if the check called `name` fails, in a few words."""
+    """Return a few words that name the problem if the check `name` fails."""
     return PROBLEMS[name.removeprefix("aligned ")]
 
 
@@ -75,10 +75,11 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 
 
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
-    """Check by the mean confidence whether more than the class frequencies changed.
+    """Check with the mean confidence whether something besides the class frequencies changed.
 
-    A change of the class frequencies alone hardly lowers the mean confidence. It also cannot
-    explain a rise by more than 15 points, or a change of most predictions.
+    A change of the class frequencies alone hardly lowers the mean confidence. So the check passes
+    if the mean confidence falls. It also passes if the mean confidence rises by more than 15
+    points, or if most predictions change.
 
     `fall` is the fall of the mean confidence from source to target. `drift` is the total variation
     distance between the predicted classes of source and target.
@@ -91,22 +92,21 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
         return Guard(FALL_IN_CONFIDENCE, drift, MAX_PLAUSIBLE_DRIFT, True, text)
     if -fall > MAX_PLAUSIBLE_RISE:
         text = (
-            f"the mean confidence rises by {-100 * fall:.2f} points, so more than the class "
-            "frequencies changed"
+            f"the mean confidence rises by {-100 * fall:.2f} points, too much for a change of "
+            "class frequencies alone"
         )
         return Guard(FALL_IN_CONFIDENCE, -fall, MAX_PLAUSIBLE_RISE, True, text)
     sigmas = _sigmas(fall, standard_error)
     passed = sigmas > MIN_SIGMA
     noise = f"{MIN_SIGMA:.0f} standard errors (each {100 * standard_error:.2f})"
     if passed:
-        verdict = f"falls by {100 * fall:.2f} points, more than {noise}"
+        text = f"the mean confidence falls by {100 * fall:.2f} points, more than {noise}"
     elif fall > 0:
-        verdict = f"falls by {100 * fall:.2f} points, within {noise}"
+        text = f"the mean confidence falls by {100 * fall:.2f} points, not more than {noise}"
     else:
-        error = f"{100 * standard_error:.2f}"
-        verdict = f"rises by {abs(100 * fall):.2f} points (standard error {error})"
-    doubt = "" if passed else ". Perhaps only the class frequencies changed"
-    text = f"the mean confidence {verdict}{doubt}"
+        points = f"{abs(100 * fall):.2f} points (standard error {100 * standard_error:.2f})"
+        text = f"the mean confidence rises by {points}"
+    text += "" if passed else ". Perhaps only the class frequencies changed"
     return Guard(FALL_IN_CONFIDENCE, sigmas, MIN_SIGMA, passed, text)
 
 
@@ -145,8 +145,10 @@ def enough_rows(sampling: float) -> Guard:
     """Check that the sampling error of the combined estimate is at most 12 points."""
     passed = sampling <= MAX_SAMPLING
     points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
-    text = f"random sampling changes the estimate by up to {points} points"
-    text += f" (at most {100 * MAX_SAMPLING:.0f} allowed)"
+    text = (
+        f"random sampling changes the estimate by up to {points} points "
+        f"(at most {100 * MAX_SAMPLING:.0f} allowed)"
+    )
     text += "" if passed else ". Give more target rows, or more labelled source rows"
     return Guard("rows", sampling, MAX_SAMPLING, passed, text)
 
@@ -156,8 +158,10 @@ def precise(half_width: float) -> Guard:
     passed = half_width <= MAX_HALF_WIDTH
     most = 100 * MAX_HALF_WIDTH
     points = _told_apart(100 * half_width, most, 1)
-    text = f"random sampling changes the estimate by up to {points} points "
-    text += f"(at most {most:.1f} allowed)"
+    text = (
+        f"random sampling changes the estimate by up to {points} points "
+        f"(at most {most:.1f} allowed)"
+    )
     text += "" if passed else "; give more source validation and target rows"
     return Guard("precision", half_width, MAX_HALF_WIDTH, passed, text)
 
@@ -234,7 +238,7 @@ def condition(number: float) -> Guard:
 
 _NO_WEIGHT = (
     "no source row is similar to the target, so all importance weights are 0; do not use a "
-    "method with iw"
+    "method with importance weights (iw)"
 )
 
 
@@ -249,7 +253,7 @@ def ess_share(weights: Float64s) -> Guard:
         f"{verdict}: the effective sample size is {_percent(share, MIN_ESS_SHARE)} of "
         f"{len(weights)} rows (at least {percent(MIN_ESS_SHARE, 0)} needed)"
     )
-    text += "" if passed else "; do not use a method with iw"
+    text += "" if passed else "; do not use a method with importance weights (iw)"
     return Guard("effective sample share", share, MIN_ESS_SHARE, passed, text)
 
 
@@ -273,11 +277,11 @@ def domain_overlap(error: float) -> Guard:
     discriminator separates the domains, and the weights depend on few rows.
     """
     passed = error >= MIN_DISCRIMINATOR_ERROR
-    verdict = "leaves the domains overlapping" if passed else "separates the domains"
+    verdict = "overlap" if passed else "hardly overlap"
     text = (
-        f"the domain classifier {verdict}: its squared error is "
-        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)} (chance gives {CHANCE_ERROR}, "
-        f"at least {MIN_DISCRIMINATOR_ERROR} needed)"
+        f"the domains {verdict}: the squared error of the domain classifier is "
+        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)} (at least {MIN_DISCRIMINATOR_ERROR} "
+        f"needed, {CHANCE_ERROR} for identical domains)"
     )
     text += "" if passed else "; the importance weights depend on few rows"
     return Guard("discriminator error", error, MIN_DISCRIMINATOR_ERROR, passed, text)
@@ -303,9 +307,9 @@ def not_clamped(wanted: float, used: float, why: str) -> Guard:
 def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> str | None:
     """Return a warning if confident source rows are wrong more often than expected.
 
-    The rows with the highest confidence are expected to have e errors. More errors, w, have a
-    probability of at most exp(w - e + w log(e / w)) (Chernoff). A warning needs a bound below .01 /
-    (w (w + 1)), so a false warning has a probability of at most .01.
+    The rows with the highest confidence are expected to have e errors. For w > e, the probability
+    of w or more errors is at most exp(w - e + w log(e / w)) (Chernoff bound). A warning needs a
+    bound below .01 / (w (w + 1)), so a false warning has a probability of at most .01.
 
     - `confidence`, (n,): confidences of source rows.
     - `wrong`, (n,): whether the classifier is wrong.
@@ -324,11 +328,11 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
         return None
     worst = found[logs[found].argmin()]
     is_are = "is" if errors[worst] == 1 else "are"
-    which = f"{errors[worst]} of the {rows[worst]} most confident source rows {is_are}"
+    fault = f"{errors[worst]} of the {rows[worst]} most confident source rows {is_are} wrong"
     if rows[worst] == 1:
-        which = "the most confident source row is"
-    size = "only" if expected[worst] >= 0.01 else "fewer than"
-    return f"{which} wrong, but {size} {max(expected[worst], 0.01):.2g} errors were expected"
+        fault = "the most confident source row is wrong"
+    only = "only" if expected[worst] >= 0.01 else "fewer than"
+    return f"{fault}, but {only} {max(expected[worst], 0.01):.2g} errors were expected"
 
 
 def _percent(share: float, threshold: float) -> str:

@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 class AlignedForecasters:
     """Outputs of the aligned forecaster on the source rows and target rows of `EstimatorInputs`."""
 
-    source_logits: Floats  # (n_v, K), log mean_m softmax(z_m) over the members.
+    source_logits: Floats  # (n_v, K), log of the members' mean probabilities.
     target_logits: Floats  # (n_t, K).
     source_labels: Labels  # (M, n_v), predicted classes of the members.
     target_labels: Labels  # (M, n_t).
@@ -134,7 +134,7 @@ class EstimatorInputs:
 
 
 def most_rows(classes: int) -> int:
-    """Return the maximum number of rows that estimators use of a domain."""
+    """Return the maximum number of rows per domain that estimators use."""
     return min(MAX_ROWS, MAX_VALUES // classes)
 
 
@@ -144,8 +144,8 @@ def read_inputs(
     """Read labelled source validation rows, and target training and validation rows.
 
     Target test rows and target labels are not read. `temperature` is T_s. `source_weights` are
-    importance weights of the labelled source validation rows. `seed` is the random seed of the
-    sample, if there are too many rows.
+    importance weights of the labelled source validation rows. If there are too many rows, `seed` is
+    the random seed for drawing a sample.
     """
     source, target = file.require_source(), file.require_target()
     rows = source.require_rows("validation")
@@ -221,14 +221,14 @@ class Estimate:
 
     @property
     def trust(self) -> str:
-        """Text that says whether the estimate can be trusted, and what is wrong."""
+        """Text that says whether the estimate can be trusted, and names the problems."""
         if not self.checked:
             return "no check available"
         problems = [problem_of(guard.name) for guard in self.guards if not guard.passed]
         return f"no: {', '.join(problems)}" if problems else "yes"
 
     def guard(self, name: str) -> Guard:
-        """Return a check by name. Raises KeyError if there is none."""
+        """Return the check called `name`. Raises KeyError if there is no such check."""
         return {guard.name: guard for guard in self.guards}[name]
 
     def to_json(self) -> dict[str, Any]:

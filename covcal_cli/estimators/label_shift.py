@@ -19,8 +19,8 @@ RLLS minimises over theta >= -1, with the penalty of the published code (`rlls_p
 
     ||C theta - (mu - C 1)|| + rho ||theta||,   w = 1 + theta
 
-Both estimates are badly wrong if more than the class frequencies changed, so covcal uses them only
-on request.
+Both estimates are badly wrong if anything besides the class frequencies changed. So covcal uses
+BBSE and RLLS only on request.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Find the temperature whose mean target confidence equals a given accuracy.
 
-Usually the mean confidence falls from 1 to 1/K as T grows, so exactly one T gives the accuracy. If
-labels come from the classifier and logits from the aligned forecaster, the mean confidence may rise
-and fall. Then a grid search finds all solutions, and the largest T at which the mean confidence
-falls is used. Without a solution, the T with the nearest mean confidence is used.
+Usually the mean confidence falls from 1 to 1/K as T grows, so exactly one T gives the accuracy. The
+mean confidence may also rise with T if labels come from the classifier, but logits from the aligned
+forecaster. Then a grid search finds all solutions. The largest T at which the mean confidence falls
+is used. Without a solution, the T with the nearest mean confidence is used.
 
 T is searched in [1e-4, 1e4] x c, where c is the root mean square of the centred logits
 (MATHEMATICS, section 4).
@@ -58,7 +58,7 @@ def match_accuracy(
     n, K = len(logits), int(logits.shape[1])
     wanted = possible_confidence(accuracy, n, K)
     why = (
-        f"{n} rows are too few to distinguish a higher accuracy from 100 %"
+        f"with only {n} rows, so high an accuracy cannot be distinguished from 100 %"
         if accuracy > wanted
         else "even uniform probabilities have about this confidence"
     )
@@ -78,8 +78,8 @@ def match_accuracy(
             moved = [class_major(with_offsets(z.T, temperature, offsets)) for z in blocks]
         return float(np.mean(confidences_of(moved, temperature, labels))) - wanted
 
-    # The confidence in the most probable class falls with T, so there is one root. Confidence in
-    # another class can have several roots, which a grid search finds.
+    # The confidence in the most probable class falls as T grows, so there is one solution. Other
+    # classes may have several solutions, so a grid search finds them.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])

@@ -27,12 +27,13 @@ widened on both sides:
 | s | sampling error (95 %) |
 | o | change of the metric if the odds of the class are wrong by `ODDS` |
 
-The range of a mean over classes assumes independent errors of the classes. Groups of rows have no
-mean over classes, because its range was too narrow in the benchmark.
+The range of a mean over classes assumes independent errors of the classes. For groups of rows,
+covcal estimates no mean over classes, because the range of this mean was too narrow in the
+benchmark.
 
 **Cost.** The mean cost of a row is the estimated error rate, times the mean cost of a wrong row.
-The mean cost of a wrong row is computed at the T that matches the estimated accuracy. Its range is
-widened like the range of a metric. Keys of costs.json:
+The mean cost of a wrong row is computed at the T that matches the estimated accuracy. The range of
+the cost is widened like the range of a metric. Keys of costs.json:
 
 - ``review``: the cost of a reviewed row; `estimate` does not need this key
 - ``wrong``: the cost of an accepted wrong row
@@ -69,12 +70,12 @@ ODDS = float(np.e)
 _MOST_CLASSES = 1000
 _MOST_STEPS, _TOLERANCE, _LEAST_SLOPE = 50, 1e-6, 0.1
 METRIC_RANGE = (
-    "Without labels, ranges of metrics are rules of thumb; they contained 91 to 94 % of the "
-    "metrics on 80 test shifts."
+    "Without labels, ranges of metrics are rules of thumb. On 80 test shifts, the ranges contained "
+    "91 to 94 % of the true metrics."
 )
 COST_RANGE = (
-    "The range of the cost is a rule of thumb; it contained the cost on 94 % of the shifts on "
-    "which the rule was chosen."
+    "The range of the cost is a rule of thumb. The range contained the true cost on 94 % of the "
+    "shifts that were used to choose the rule."
 )
 Wanted = tuple[str, str | None]  # a metric and a class, or None for all classes and their mean
 
@@ -119,7 +120,7 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
                 f"{', '.join(METRIC_NAMES)}"
             )
         if of and name not in CLASS_METRICS:
-            raise ValueError(f"{name} is a metric of all classes: leave out :{of}")
+            raise ValueError(f"{name} is a metric of all classes together: leave out :{of}")
         wanted.append((name, of or None))
     return tuple(dict.fromkeys(wanted))
 
@@ -139,7 +140,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return the wanted metrics that led to `estimates`, except the cost."""
+    """Return the metrics that must be requested to get `estimates`, without the cost."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -341,7 +342,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows on which a metric is based, and the metric if they are enough."""
+    """Return the number of rows behind a metric, and the metric if there are enough rows."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -365,8 +366,9 @@ def _cost(
 ) -> Interval:
     """Return the mean cost of rows, with its range.
 
-    `chances`, three arrays (K, n), are probabilities for the estimated accuracy and the ends of its
-    range. `shares` are these three accuracies, by default mean confidences.
+    `chances` are three arrays of probabilities, (K, n). The first array matches the estimated
+    accuracy, and the others match the ends of its range. `shares` are three accuracies, one per
+    array; the default is the mean confidence of each array.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)
@@ -412,7 +414,8 @@ def costs_of_best(
     """For each temperature, yield the total costs of the first 0 to m rows in a given `order`.
 
     - `logits`, (m, K), and `predicted`, (m,): logits and predicted classes of the rows.
-    - `temperatures`: for the estimated accuracy, and for the low and the high end of its range.
+    - `temperatures`: the temperatures that match the estimated accuracy, the low end of its range,
+      and the high end.
     - `wrong`, (K, K): costs by true and predicted class.
     - `of_all`: the mean cost of all m rows; by default computed from the probabilities.
     """
@@ -443,7 +446,7 @@ def selected(
 ) -> Iterator[MetricEstimate]:
     """Yield the wanted metrics: the mean over classes, then each class.
 
-    For two classes, the mean is yielded only on request.
+    If there are two classes, the mean is yielded only if `wanted` names it.
 
     - `spreads`: maps a class number and names of metrics to the metrics of the class.
 

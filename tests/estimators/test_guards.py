@@ -41,7 +41,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.domain_overlap(0.25),
         lambda: guards.domain_overlap(0.05),
-        "0.050 (chance gives 0.25",
+        "0.050 (at least 0.1 needed, 0.25",
     ),
     (
         lambda: guards.condition(999.0),
@@ -122,7 +122,7 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03 %"),
     (lambda: guards.above_chance(0.19998, 5), "19.998 %, and guessing gives 20.0 %"),
     (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "size is 49.99 of"),
-    (lambda: guards.domain_overlap(0.09999), "0.09999 (chance"),
+    (lambda: guards.domain_overlap(0.09999), "0.09999 (at least"),
     (lambda: guards.prior_rows(0.3334), "33.34 %"),
 ]
 
@@ -132,7 +132,7 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     [
         (
             0.0132,
-            "falls by 1.32 points, within 2 standard errors (each 0.66). Perhaps",
+            "falls by 1.32 points, not more than 2 standard errors (each 0.66). Perhaps",
         ),
         (0.03, "confidence falls by 3.00 points, more than 2 standard errors (each 0.66)"),
         (0.0, "the mean confidence rises by 0.00 points (standard error 0.66). Perhaps"),
@@ -301,7 +301,7 @@ def test_a_shift_that_frequencies_cannot_explain_needs_no_more_checks(
     ]
     found = combined(inputs, estimates, checks)
     assert found.accuracy == combined(inputs, estimates, checks[:1]).accuracy
-    assert "as much as the median of atc" in found.assumption
+    assert "according to the median of atc" in found.assumption
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -316,7 +316,7 @@ def test_given_class_frequencies_leave_cot_alone_in_the_rule(
     used = estimates["cot" if trusted else "doc"]
     right = float(inputs.source_correct.mean())
     assert estimates.combined.accuracy == pytest.approx(right - 1.2 * (right - used.accuracy))
-    assert f"times as much as {used.name} estimates" in estimates.combined.assumption
+    assert f"the change according to {used.name}" in estimates.combined.assumption
 
 
 def test_rows_of_a_class_that_only_became_frequent_have_not_moved() -> None:

@@ -52,7 +52,7 @@ def test_certainty_is_clamped_in_words() -> None:
     found = match_accuracy(inputs.target_logits, 1.0)
     assert found.confidence == pytest.approx(1 - 0.5 / 801, abs=1e-5)
     assert not found.guard.passed
-    assert "rows are too few to distinguish a higher accuracy" in found.guard.sentence
+    assert "so high an accuracy cannot be distinguished" in found.guard.sentence
 
 
 def test_logits_without_a_difference_keep_t_at_one() -> None:
