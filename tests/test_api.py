@@ -525,7 +525,7 @@ class TestOutputForms:
             logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
         calibrator = covcal.Calibrator().fit(logits, labels, logits)
         votes = np.array([[37.0, 6, 3, 4], [9, 30, 7, 5], [8, 9, 32, 3]])[:rows]
-        with pytest.raises(ValueError, match="logits: no number is negative"):
+        with pytest.raises(ValueError, match="no number in logits is negative"):
             calibrator.predict_proba(votes)
         assert calibrator.predict_proba(logits[:rows]).shape == (rows, 4)
 

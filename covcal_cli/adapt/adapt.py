@@ -170,13 +170,14 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
     apart = members_apart(members)
     if apart:
         warnings.append(
-            f"source and target still differ for {apart} of {len(members)} networks (under "
-            f"{100 * _SEPARATED_ESS:.0f} % effective rows): do not use the method fl+iw+temp"
+            f"source and target still differ for {apart} of {len(members)} networks: the effective "
+            f"sample size is below {100 * _SEPARATED_ESS:.0f} % of the rows. Do not use the method "
+            "fl+iw+temp"
         )
     elif ended:
         warnings.append(
-            f"training ended too early for {ended} of {len(members)} networks: check the "
-            "effective rows before you use the method fl+iw+temp"
+            f"training ended too early for {ended} of {len(members)} networks: look at the "
+            "effective sample size before you use the method fl+iw+temp"
         )
     few = [name for name, count in counts.items() if count < _FEW_ROWS]
     if few:

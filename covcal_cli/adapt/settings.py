@@ -174,7 +174,8 @@ class AdaptSettings:
         decay, members = self.weight_decay, self.members
         if self.threads < 1 or self.seed < 0:
             raise CovcalError(
-                f"threads {self.threads}, seed {self.seed}: give at least 1 thread and a seed >= 0"
+                f"threads must be at least 1, not {self.threads}, and seed at least 0, not "
+                f"{self.seed}"
             )
         if self.device not in DEVICES:
             raise CovcalError(f"unknown device {self.device!r}: choose auto, cpu or cuda")
@@ -182,11 +183,11 @@ class AdaptSettings:
             raise CovcalError(f"unknown preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
         if decay is not None and (self.preset != "paper" or not decay >= 0):
             raise CovcalError(
-                f"weight decay {decay} with preset {self.preset}: give preset paper and a "
-                "weight decay of at least 0"
+                f"the preset {self.preset!r} does not allow a weight decay of {decay}: use the "
+                "preset 'paper' and a weight decay of at least 0"
             )
         if members is not None and members < 1:
-            raise CovcalError(f"{members} members: give 1 or more")
+            raise CovcalError(f"members must be at least 1, not {members}")
 
     def training(self, n_features: int) -> Settings:
         """Return all training settings for this number of features."""

@@ -74,27 +74,26 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     reason = reason_to_keep(problem.inputs, problem.accuracy)
     if reason is None:
         inputs = problem.inputs
-        change = "raised" if confidence > accuracy else "lowered"
+        raised_or_lowered = "raised" if confidence > accuracy else "lowered"
         reached = possible_confidence(accuracy, inputs.n_target, inputs.n_classes)
-        until = (
-            "both are equal" if reached == accuracy else f"the confidence is {percent(reached, 1)}"
-        )
-        result = f"so T is {change} until {until}."
+        result = f"So T is {raised_or_lowered} until the confidence is {percent(reached, 1)}."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
-            result = f"but without labels, T is at least {floor:.3g}."
-        after = f"With T fitted to the source ({temperature:.3g}), the mean confidence is"
-        return _CONSENSUS, f"{estimated}. {after} {percent(confidence, 1)}, {result}"
+            result = f"But without labels, T is at least {floor:.3g}."
+        return _CONSENSUS, (
+            f"{estimated}. With T fitted to the source ({temperature:.3g}), the mean confidence is "
+            f"{percent(confidence, 1)}. {result}"
+        )
     estimate = f"{estimated}, {reason}"
     if temperature >= floor:
         return _TEMP, f"{estimate}, so T comes from the method temp."
     if floor < 1 and problem.accuracy.bounds:
         return _CONSENSUS, (
-            f"{estimate}. The T of temp is {temperature:.3g}, but the source has too few "
-            f"errors to prove a T below {floor:.3g}."
+            f"{estimate}. The method temp gives T = {temperature:.3g}. But with so few errors on "
+            f"the source, T must be at least {floor:.3g}."
         )
     return _NONE, (
-        f"{estimate}. The errors on the source do not prove that confidence must rise (T = "
-        f"{temperature:.4g})."
+        f"{estimate}. The method temp would raise the confidence (T = {temperature:.4g}), but the "
+        "source rows are not enough evidence for a higher confidence."
     )
 
 
@@ -109,7 +108,8 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
             "method temp."
         )
     return trusting, (
-        f"{estimated}. All {len(cot.guards)} checks passed, so T matches this accuracy."
+        f"{estimated}. All {len(cot.guards)} checks of COT passed, so T makes the mean confidence "
+        "equal to the accuracy that COT estimates."
     )
 
 
@@ -122,7 +122,7 @@ def _rivals(problem: Problem) -> tuple[str, str]:
 def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Candidate:
     temperature = fit.scaling.temperature
     if problem.missing_for_estimate is not None:
-        why = "chosen: no estimate" if name == chosen else _COMPARED
+        why = "chosen, because there is no estimate" if name == chosen else _COMPARED
         return Candidate(name, temperature, None, None, None, name == chosen, why)
     confidence = problem.target_confidence(fit.scaling)
     accuracy = problem.accuracy.accuracy
@@ -146,15 +146,16 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
     if problem.prior is None:
         if chosen:
             return {
-                _NONE: "chosen: source errors do not prove that confidence must rise",
-                _TEMP: "chosen: its mean confidence agrees with the estimated accuracy",
+                _NONE: "chosen, because the source rows are not enough evidence for a lower T",
+                _TEMP: "chosen, because the mean confidence is near the estimated accuracy",
             }.get(
                 name,
-                "chosen: its mean confidence equals the estimated accuracy"
+                "chosen, because the mean confidence equals the estimated accuracy"
                 if matched
-                else "chosen: its mean confidence is nearest to the estimated accuracy"
+                else "chosen, because the mean confidence is nearest to the estimated accuracy"
                 if fit.matched is not None
-                else f"chosen: without labels, T is at least {fit.scaling.temperature:.3g}",
+                else "chosen, because without labels T must be at least "
+                f"{fit.scaling.temperature:.3g}",
             )
         if name in _RULE:
             return _NOT_CHOSEN
@@ -163,10 +164,12 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
         if name == trusting:
             choice = "chosen" if chosen else _NOT_CHOSEN
             if problem.cot.trusted:
-                return f"{choice}: all checks of COT passed"
-            return f"{choice}: COT is not trusted ({problem.cot.trust.removeprefix('no: ')})"
+                return f"{choice}, because all checks of the accuracy estimator COT passed"
+            problems = problem.cot.trust.removeprefix("no: ")
+            return f"{choice}, because the accuracy estimator COT is not trusted ({problems})"
         if name == cautious:
-            return "chosen: COT is not trusted here" if chosen else _NOT_CHOSEN
+            is_not_trusted = "because the accuracy estimator COT is not trusted here"
+            return f"chosen, {is_not_trusted}" if chosen else _NOT_CHOSEN
     if fit.weights is not None:
         health = fit.weights.health
         return f"{_COMPARED}; effective sample size {health.ess:.1f} of {health.n} rows"

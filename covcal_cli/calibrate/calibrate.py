@@ -86,11 +86,13 @@ def calibrate(
             calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
             comparison, is_contradicted = labels_against(file.require_target(), draw, calibration)
             remedy = (
-                f"To calibrate with them, run covcal calibrate {as_word(path)} --labels marked "
-                "-o labelled.json"
+                f"To calibrate with these labels, run covcal calibrate {as_word(path)} --labels "
+                "marked -o labelled.json"
             )
             if not all(guard.passed for guard in effective_labels(draw)):
-                remedy = "They are too few to calibrate: pick more rows without --for"
+                remedy = (
+                    "These labels are too few to calibrate: run covcal pick again without --for"
+                )
             note = (
                 f"the {len(draw)} labels were picked for a decision, so only covcal decide "
                 f"uses them. {remedy}"
@@ -177,7 +179,7 @@ def _calibration(
     if errors == 0:
         no_error = (
             f"the classifier makes no error on its {len(validation)} source validation rows. "
-            "If it was trained on these rows, extract other source rows"
+            "If the classifier was trained on these rows, extract other source rows"
         )
         warnings = (no_error, *warnings)
     notes = (*validation.notes(problem.file.classes, errors), *fit.notes)

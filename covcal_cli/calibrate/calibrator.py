@@ -296,8 +296,8 @@ class Calibrator:
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2
         if is_few and is_unlike and rows.min() >= 0 and rows.max() > 0:
             raise ArgumentError(
-                "logits: no number is negative, unlike the logits that were passed to fit: give "
-                "the same output of the classifier"
+                "no number in logits is negative, but the logits that were passed to fit had "
+                "negative numbers: pass the same output of the classifier"
             )
         return rows
 

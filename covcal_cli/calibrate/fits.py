@@ -121,7 +121,9 @@ def _frequencies_in_words(shift: LabelShift) -> str:
             "RLLS has too few rows to find a change in class frequencies, so T comes from the "
             "method temp"
         )
-    text = f"estimated change of the class frequencies: {percent(shift.moved, 1)} in total (RLLS)"
+    text = (
+        f"RLLS estimates that the class frequencies changed by {percent(shift.moved, 1)} in total"
+    )
     if shift.sigmas > MIN_SIGMA:
         return text
     return (
@@ -153,25 +155,25 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
             "no source validation row is similar to the target, so T is fitted without "
             "weights: use auto, or label target rows with covcal pick"
         ]
-    few = []
+    limits = []
     if health.ess_share < MIN_ESS_SHARE:
-        few.append(f"at least {MIN_ESS_SHARE * health.n:.1f} needed")
+        limits.append(f"at least {MIN_ESS_SHARE * health.n:.1f} needed")
     if health.ess_fit < _MIN_ESS_FIT:
-        few.append(f"{health.ess_fit:.1f} in the fit, at least {_MIN_ESS_FIT:.0f} needed")
-    if few:
+        limits.append(f"{health.ess_fit:.1f} in the fit of T, where {_MIN_ESS_FIT:.0f} are needed")
+    if limits:
         warnings.append(
-            f"the effective sample size of the importance weights is {health.ess:.1f} of "
-            f"{health.n} rows ({'; '.join(few)}): do not use a method with iw here"
+            f"the effective sample size of the importance weights is {health.ess:.1f} of {health.n}"
+            f" rows ({'; '.join(limits)}): do not use a method with importance weights (iw)"
         )
     if abs(health.mean_weight - 1) > _MAX_MEAN_WEIGHT_GAP:
         warnings.append(
             f"the mean importance weight is {health.mean_weight:.2f} instead of 1: do not use a "
-            "method with iw here"
+            "method with importance weights (iw)"
         )
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
             f"{percent(health.clipped_share, 1)} of the importance weights were cut at the "
-            "limit U: some target rows have almost no similar source rows"
+            "maximum weight: some target rows have almost no similar source rows"
         )
     return warnings
 
@@ -184,7 +186,8 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} needs T = "
-            f"{match.temperature:.4g}, but T must be at least {least:.4g}, the T of temp"
+            f"{match.temperature:.4g}. But cot never uses a lower T than the method temp, so T is "
+            f"{least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -222,8 +225,9 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         notes += _notes_on_crossings(match)
         if match.temperature < floors[-1]:
             notes.append(
-                f"{on_logits}the estimated accuracy of {percent(accuracy.accuracy, 1)} needs "
-                f"T = {match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
+                f"{on_logits}the estimated accuracy of {percent(accuracy.accuracy, 1)} needs a "
+                f"temperature of {match.temperature:.4g}. "
+                f"{ESTIMATE_ALONE}, so the temperature is {floors[-1]:.4g}"
             )
     temperatures = [
         max(match.temperature, floor) for match, floor in zip(matches, floors, strict=True)

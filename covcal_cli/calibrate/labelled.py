@@ -42,7 +42,8 @@ LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # Minimum number of effective labels.
 _FALSE_CONTRADICTION = 0.01  # Significance level of the test for a wrong confidence.
 RANGE_OF_BOTH = (
-    "range for all rows that covcal pick could draw; it contains the 95 % interval from the labels"
+    "the range is about all rows that covcal pick could draw; the range is never narrower than the "
+    "95 % interval from the labels alone"
 )
 
 
@@ -228,7 +229,7 @@ def agreement_with_labels(
         f"{percent(low, 1)} to {percent(high, 1)}"
     )
     if not passed:
-        text += ". The two disagree, so the estimate without labels gets less weight"
+        text += ". The labels contradict this estimate, so this estimate gets less weight"
         text += ": label more rows" if unlabelled else ""
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
@@ -239,14 +240,16 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     if not draw.has_rows_for_decision:
         return ()
     count = effective_sample_size(draw.weights)
-    picked = "were" if draw.is_for_decision else "were partly"
+    all_or_some = "all" if draw.is_for_decision else "some"
     text = (
-        f"the {len(draw)} labels {picked} picked for a decision: for all rows, they are worth "
-        f"{count:.0f} random labels"
+        f"{all_or_some} of the {len(draw)} labels were picked for a decision, so the labels say as "
+        f"much about the accuracy as {count:.0f} labels of random rows"
     )
     passed = count >= MIN_EFFECTIVE
     if not passed:
-        text += ". These are too few labels: pick more rows without --for, or pass --labels none"
+        text += (
+            ". The labels are too few: run covcal pick again without --for, or pass --labels none"
+        )
     return (Guard("effective labels", count, MIN_EFFECTIVE, passed, text),)
 
 

@@ -70,7 +70,7 @@ NO_PRIOR = (
 )
 
 LIMITS: dict[Limit, str] = {
-    "lower": "T is at its lower limit, because more confidence always fits the rows better",
+    "lower": "T is at its lower limit, because every rise of the confidence lowers the loss",
     "upper": "T is at its upper limit, because the logits do not predict the labels",
 }
 
@@ -331,7 +331,7 @@ class Problem:
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
             return NO_PRIOR
         if method.reads_all_classes and self.file.has_one_confidence:
-            return "the probabilities of all classes, but this file has one confidence per row"
+            return "a file with the probabilities of all classes (this file has only confidences)"
         lacking = self.missing_for_estimate if "estimate" in method.needs else None
         if lacking is None and "importance weights" in method.needs:
             lacking = self.missing_for_weights
@@ -586,7 +586,7 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
     """Check that a fitted temperature is not at an end of its range."""
     where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
     text = f"the temperature {temperature:.4g} is {where}"
-    text += "" if at_limit is None else "; the rows do not determine T"
+    text += "" if at_limit is None else "; do not trust this temperature"
     return Guard("temperature limit", float(at_limit is not None), 0.0, at_limit is None, text)
 
 

@@ -393,8 +393,8 @@ def test_adapted_file_is_refused_as_input(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"device": "tpu"}, "auto, cpu or cuda"),
-        ({"threads": 0}, "1 thread"),
-        ({"seed": -1}, ">= 0"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"seed": -1}, "seed at least 0"),
     ],
 )
 def test_impossible_options_are_refused(

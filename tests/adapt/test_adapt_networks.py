@@ -174,8 +174,8 @@ def test_learning_rate_warms_up() -> None:
     ("options", "words"),
     [
         ({"preset": "best"}, "default, paper"),
-        ({"members": 0}, "1 or more"),
-        ({"weight_decay": 0.1}, "preset paper"),
+        ({"members": 0}, "at least 1"),
+        ({"weight_decay": 0.1}, "preset 'paper'"),
         ({"preset": "paper", "weight_decay": math.nan}, "weight decay of at least 0"),
     ],
 )

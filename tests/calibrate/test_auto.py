@@ -66,7 +66,8 @@ def test_a_shift_that_does_harm_takes_consensus(tmp_path: Path) -> None:
     assert found.forecaster_temperature == asked.forecaster_temperature
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("The estimated accuracy is ")
-    assert found.reason.endswith("so T is raised until both are equal.")
+    confidence = percent(found.estimates["target_confidence"], 1)
+    assert found.reason.endswith(f"So T is raised until the confidence is {confidence}.")
     assert not guards_of(found)["estimators disagree"]
     assert any("label some target rows" in text for text in found.warnings)
 
@@ -147,7 +148,7 @@ def test_few_errors_raise_confidence_to_the_end_of_the_likelihood_interval(
     found = calibrate(path)
     assert found.method_used == "consensus"
     assert plain < found.forecaster_temperature < 0.4
-    assert "so T is at least" in found.reason or "too few errors to prove a T below" in found.reason
+    assert re.search("T (is|must be) at least", found.reason)
     least = min(source_validation_loss(path, one) for one in np.geomspace(0.01, 1, 400))
     rise = 2 * (source_validation_loss(path, found.forecaster_temperature) - least)
     assert rise == pytest.approx(chi2.ppf(0.95, 1), rel=0.05)
@@ -162,7 +163,7 @@ def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
     found = calibrate(path)
     assert found.forecaster_temperature == 1.0
     assert found.method_used == "none"
-    assert "errors on the source do not prove that confidence must rise" in found.reason
+    assert "source rows are not enough evidence for a higher confidence" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
     (chosen,) = (one for one in found.candidates if one.chosen)
     accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
@@ -194,7 +195,7 @@ def test_the_brier_score_of_a_rare_class_alone_does_not_raise_confidence(tmp_pat
     assert plain.forecaster_temperature < 0.9
     found = calibrate(path)
     assert found.forecaster_temperature >= 1
-    assert "do not prove that confidence must rise" in found.reason
+    assert "source rows are not enough evidence for a higher confidence" in found.reason
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -335,7 +336,7 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
     assert len(table.splitlines()) == len(found.candidates) == 5
     for line, candidate in zip(table.splitlines(), found.candidates, strict=True):
         words = line.split()
-        assert ("chosen: " in line) == candidate.chosen
+        assert ("chosen, because" in line) == candidate.chosen
         assert words[0] == candidate.method
         assert words[1] == f"{candidate.temperature:.4g}"
         assert words[2] == f"{100 * (candidate.target_confidence or 0):.1f}"
@@ -370,19 +371,19 @@ def test_the_reason_beside_every_candidate_is_true(
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     for candidate in calibration.candidates:
         assert candidate.expected_ece is not None
-        if candidate.why == "chosen: its mean confidence agrees with the estimated accuracy":
+        after = percent(candidate.target_confidence, 1)
+        if candidate.why.endswith("the mean confidence is near the estimated accuracy"):
             assert reason_to_keep(*estimate_of(path)) is not None
-        elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
+        elif candidate.why.endswith("the mean confidence equals the estimated accuracy"):
             assert candidate.matched
-            assert calibration.reason.endswith("until both are equal.")
+            assert calibration.reason.endswith(f"until the confidence is {after}.")
         elif candidate.why.endswith("is nearest to the estimated accuracy"):
             assert kind == "below chance"
             assert not candidate.matched
-            after = percent(candidate.target_confidence, 1)
             assert calibration.reason.endswith(f"T is raised until the confidence is {after}.")
-        elif candidate.why == "chosen: source errors do not prove that confidence must rise":
+        elif candidate.why.endswith("the source rows are not enough evidence for a lower T"):
             assert plain < 1
-        elif candidate.why.startswith("chosen: without labels, T is at least "):
+        elif "without labels T must be at least" in candidate.why:
             assert candidate.temperature == min(1, plain)
         else:
             assert not candidate.chosen

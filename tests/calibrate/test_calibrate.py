@@ -244,7 +244,7 @@ def test_weights_that_collapsed_are_used_when_asked_for_with_a_warning(tmp_path:
     path = write_features(tmp_path / "f.h5", shift=6.0)
     found = calibrate(path, CalibrateSettings(method="iw+temp"))
     assert found.method_used == "iw+temp"
-    assert any("do not use a method with iw here" in text for text in found.warnings)
+    assert any("do not use a method with importance weights" in text for text in found.warnings)
     assert any("the mean importance weight is" in text for text in found.warnings)
 
 
@@ -258,7 +258,7 @@ def test_clipped_weights_are_warned_about(tmp_path: Path, max_weight: float) -> 
     assert found.weights is not None
     assert found.max_weight == max_weight
     assert found.weights["clipped_share"] > 0.01
-    assert any("were cut at the limit U" in text for text in found.warnings)
+    assert any("were cut at the maximum weight" in text for text in found.warnings)
 
 
 def test_no_shift_is_a_note_and_not_a_warning(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def at_a_limit(path: Path, limit: str) -> Path:
 
 @pytest.mark.parametrize(
     ("limit", "why"),
-    [("upper", "order of the classes"), ("lower", "more confidence always fits the rows better")],
+    [("upper", "order of the classes"), ("lower", "every rise of the confidence lowers the loss")],
 )
 def test_t_at_a_limit_is_refused_unless_forced(tmp_path: Path, limit: str, why: str) -> None:
     """No cal.json with a T at its limit; --force writes it with a warning."""
@@ -582,7 +582,7 @@ def test_no_damage_speaks_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ess_fit", "words"),
     [
-        (95.0, "is 52.8 of 719 rows (95.0 in the fit, at least 100 needed): "),
+        (95.0, "is 52.8 of 719 rows (95.0 in the fit of T, where 100 are needed): "),
         (200.0, None),
     ],
 )

@@ -226,7 +226,7 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     assert found == replace(without, notes=(note, labels, *notes))
     assert tuple(notes) == without.notes
     assert "the 60 labels were picked for a decision" in note
-    assert note.endswith("They are too few to calibrate: pick more rows without --for")
+    assert note.endswith("too few to calibrate: run covcal pick again without --for")
     errors, expected = re.findall(
         r"(\d+) of the 60 labelled rows are wrong, and the confidence predicts ([\d.]+)", labels
     )[0]
@@ -248,7 +248,7 @@ def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
     assert (check.passed, check.threshold) == (False, 20)
     assert 1 <= check.value < 20
     assert any(
-        "too few labels: pick more rows without --for, or" in warning for warning in fitted.warnings
+        "labels are too few: run covcal pick again" in warning for warning in fitted.warnings
     )
     (first, *_) = fitted.warnings[0].split("; ")
     assert unmeasured_action(fitted)[1].startswith(f"Label more rows: {first[:20]}")
