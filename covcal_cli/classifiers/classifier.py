@@ -25,7 +25,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K).
 # The largest possible value of votes, percentages and 16-bit scores.
 _MOST_SHARE = 1 << 16
-# The output is the logits (plain), or probabilities (logged).
+# PLAIN outputs are used as logits. LOGGED outputs are probabilities: their logarithms are used.
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # The output is one sigmoid per label.
 _LOGARITHMS = (
@@ -61,7 +61,7 @@ class Outputs:
         self.doubt_on_order: str | None = None  # A warning about the order of the classes.
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return outputs as float32, after subtracting large common offsets of rows.
+        """Subtract a large offset from every row of outputs, and return the rows as float32.
 
         In float32, a number with a large offset has few correct digits. Rows that may be
         probabilities stay unchanged.
@@ -137,10 +137,9 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read the outputs as logits or probabilities, like an earlier extraction.
+        """Read the outputs in the same way as an earlier extraction: as logits or probabilities.
 
-        `tail` is stored in the features file. Without a `tail`, the numbers in `outputs` tell
-        logits from probabilities.
+        `tail` is stored in the features file. If `tail` is None, covcal decides from `outputs`.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -201,8 +200,8 @@ class OpenedClassifier(Protocol):
     def prove(self, batch: Inputs | None, few: int | None = None) -> "Classifier":
         """Check the features phi, the logits and the output on a first batch.
 
-        The first `few` rows are also run with the unchanged model, for comparison. By default, all
-        rows are run again. Without a batch, or if a logit is NaN, nothing is checked. Raises
+        The unchanged model also runs on the first `few` rows (default: all rows), and the outputs
+        are compared. Without a batch, or if a logit is NaN, nothing is checked. Raises
         `CovcalError` if the batch does not fit the model, or if a check fails.
         """
         ...
@@ -263,7 +262,7 @@ class Classifier(ABC):
         """Describe how the output follows from the logits, and the error of the last layer."""
         if self.tail is None:
             return ""
-        error = f", last layer reproduced to within {self.proof.error:.0e}"
+        error = f", largest error of the last layer {self.proof.error:.0e}"
         return f", output = {TAIL_TEXT[self.tail]}{error if self.weight is not None else ''}"
 
 
@@ -294,7 +293,7 @@ def require_width(where: str, features: AnyArray | None, width: int | None) -> N
     """Refuse a batch whose number of features differs from the first batch."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
-            f"{where} gives {features.shape[1]} features per row, but {width} on the first "
-            "batch: bring all rows to one size, or choose features of a fixed size with "
-            "--phi NAME"
+            f"{where} gives {features.shape[1]} features per row on this batch, but {width} on the "
+            "first batch: bring all rows to the same size, or choose features of a fixed size "
+            "with --phi NAME"
         )

@@ -1,4 +1,4 @@
-"""Check numerically that the right last layer was found.
+"""Check numerically that covcal found the correct last layer.
 
 Three checks:
 
@@ -34,14 +34,14 @@ FAR = 1 << 12  # A larger common offset costs float32 logits half of their digit
 # Largest matrix product in one OpenBLAS thread: rows times features times classes. More threads
 # doubled the processor time of `extract`, because waiting threads spin.
 _PRODUCT = 1 << 18
-_FEWEST_ROWS = 8  # Several threads are faster for batches with fewer rows.
+_FEWEST_ROWS = 8  # If one thread can take only fewer rows at once, several threads are faster.
 ONE_NUMBER = (
     "the model gives one number per row. covcal uses this number as the logit of the second "
     "class, and 0 as the logit of the first class"
 )
 SIGMOIDS = (
-    "the model gives one sigmoid per class, but covcal uses the softmax of the logits, so "
-    "method none changes the confidences"
+    "the model gives one sigmoid per class, but covcal uses the softmax of the logits. So the "
+    "confidences differ from the model's sigmoids, even with the method 'none'"
 )
 _LABELS_ONLY = (
     "the model returns only a label, so covcal uses the softmax of its logits as confidences"
@@ -68,7 +68,7 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
-    For different shapes, the first result is infinite. A logit of -3.4e38 or -inf masks a class.
+    If shapes differ, the first number is infinity. A logit of -3.4e38 or -inf masks a class.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
@@ -111,7 +111,7 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """The largest error of the last layer, and the largest logit, of all batches so far."""
+    """The largest error of phi W^T + b, and the largest logit, in all batches so far."""
 
     # The largest |phi W^T + b - logits|, rounded, because further digits depend on the batch size.
     largest_difference: float = 0.0

@@ -100,7 +100,7 @@ def test_the_file_holds_what_the_specification_says(
     assert json.loads(attributes["preprocessing"])["size"] == [SIDE, SIDE]
     assert report.output == output
     assert report.head.startswith(
-        "Gemm y: phi 16, 3 classes, output = logits, last layer reproduced to "
+        "Gemm y: phi 16, 3 classes, output = logits, largest error of the last layer "
     )
     assert report.preprocessing == "L 4x4 (bilinear), pixels / 255, NCHW float32"
     assert [domain.name for domain in report.domains] == ["source", "target"]

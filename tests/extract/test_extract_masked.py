@@ -47,7 +47,7 @@ def test_from_the_model_to_the_report(value: float, tail: str, tmp_path: Path) -
     features, calibration = tmp_path / "f.h5", tmp_path / "cal.json"
     data = (tmp_path / "source.npz", tmp_path / "target.npz")
     shown = covcal("extract", model, *data, "-o", features).require_success()
-    assert "reproduced to within 0e+00" not in shown.err
+    assert "largest error of the last layer 0e+00" not in shown.err
     covcal("calibrate", features, "--method", "temp", "-o", calibration).require_success()
     # The same without the class.
     with h5py.File(features) as file:

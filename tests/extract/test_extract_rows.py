@@ -302,7 +302,10 @@ class TestDryRun:
             "classes",
             "needs",
         ]
-        assert "last layer reproduced to" in covcal(*arguments, "--dry-run", "-v", cwd=tmp_path).err
+        assert (
+            "largest error of the last layer"
+            in covcal(*arguments, "--dry-run", "-v", cwd=tmp_path).err
+        )
         assert lines["needs"].startswith("about ")
         wet = covcal(*arguments, cwd=tmp_path).require_success()
         assert len(wet.out.splitlines()) == 6

@@ -1,10 +1,10 @@
 """An ONNX classifier that returns phi(x) and the logits from one run of the model.
 
-`OpenedOnnx` finds the last linear layer (the `Head`), and a copy of the model returns the tensors
-of the head. A `Reading` computes phi and the scores from the tensors of the head. The `Tail` is the
-function from the scores to the model's output. Every batch is checked (``classifiers/proof.py``). A
-quantised model also runs unchanged on every batch, because reading inner tensors can change its
-output.
+`OpenedOnnx` finds the last linear layer (the `Head`). A copy of the model also returns the input
+and the result of this layer, from which a `Reading` computes phi and the scores. The `Tail` is the
+function from the scores to the model's output. Every batch is checked (``classifiers/proof.py``).
+If the model is quantised, the unchanged model runs on every batch too, because reading inner
+tensors can change the output.
 """
 
 from collections.abc import Mapping, Sequence
@@ -208,7 +208,7 @@ class OpenedOnnx:
         few: int | None,
     ) -> _Comparison:
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
-        # A quantised model is compared on all rows, because rounding may change any row. A fixed
+        # Compare all outputs of a quantised model, because rounding may change any row. A fixed
         # batch size does not allow fewer rows.
         if few is not None and self.fixed_batch is None and not holds_quantised(self._graph):
             first = {name: array[:few] for name, array in batch.items()}

@@ -75,7 +75,7 @@ class OnnxGraph:
         return visited
 
     def readers(self, tensor: str, within: set[str] | None = None) -> list[onnx.NodeProto]:
-        """Return the nodes that read `tensor`, or only nodes with a result in `within`."""
+        """Return the nodes that read `tensor`. `within` selects nodes with a result in this set."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node

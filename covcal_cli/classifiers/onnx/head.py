@@ -1,11 +1,11 @@
 """Find the last linear layer (the head) of an ONNX classifier in the graph.
 
 - Go back from an output to the nearest layers with constant weights. A single layer is the head,
-  and its input is phi. Several layers are the head if the logits are a weighted sum of their
-  results.
-- Go forward while the result is linear in phi (`layers`). The last linear result is the logits.
-- The rest of the graph is the tail. The values of the output show which function the tail is
-  (``classifiers/proof.py``).
+  and phi is the input of this layer. Several layers are the head if the logits are a weighted sum
+  of the layers' results.
+- Go forward from the head while results are linear in phi. The last linear result is the logits.
+- The tail is the rest of the graph. To identify the tail, compare the output with known functions
+  of the logits, such as a softmax (``classifiers/proof.py``).
 """
 
 import difflib
@@ -52,15 +52,15 @@ _LARGEST_DENOMINATOR = 64
 class Head:
     """The features and logits of a classifier, and the linear layer between them."""
 
-    layer: str  # Operator and name, such as "Gemm fc2"; empty without a linear layer.
-    features: tuple[TensorRead, ...]  # The tensors with the features; empty without features.
+    layer: str  # Operator and name, such as "Gemm fc2"; "" if there is no linear layer.
+    features: tuple[TensorRead, ...]  # The tensors with the features; () if none are read.
     weight: Float64s | None  # W, (K, d); None if the logits are not linear in phi.
     bias: Float64s | None  # b, (K,).
     logits: TensorRead  # The tensor with the logits.
     step: float  # The largest rounding error of logits that are stored as integers.
     tail_step: float  # The largest rounding error of outputs that are stored as integers.
     follower: str | None  # The operator that reads the logits, such as "Softmax".
-    n_scores: int  # Number of columns of the logits; 1 for a single output of two classes.
+    n_scores: int  # Number of scores per row; 1 if a two-class model gives one number per row.
     outputs: tuple[ClassOutput, ...]  # The outputs that depend only on the logits.
 
 
@@ -115,7 +115,7 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
     if printed.size == logits.size:
         output = printed.reshape(logits.shape)
         return any(proof.tail_error(tail, logits, output) <= part.close for tail in proof.TAILS)
-    # Different sizes mean that the head runs on several tokens of a row.
+    # If the output has another size, the head may run on several tokens of each row.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -191,7 +191,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
-        # Two outputs of one layer can have different temperatures, so the user must choose.
+        # Two outputs of one layer can differ by a temperature. The user must choose one output.
         pairs = ((heads[0].weight, other.weight), (heads[0].bias, other.bias))
         if any(a is None or b is None or not np.array_equal(a, b) for a, b in pairs):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
@@ -260,7 +260,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
         # The first result of a LinearClassifier is labels.
         results = {node.output[node.op_type == "LinearClassifier"] for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output before the layers of another output is inside the network.
+        # If an output leads to the layers of another output, the first output is internal.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -283,10 +283,10 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     )
 
 
-# Classifiers whose logits are a weighted sum of several heads. The part of the graph after the
-# heads runs on random scores, and least squares finds the coefficients. A small residual proves
-# that the logits are a weighted sum. The features of all heads side by side are phi. The weights of
-# all heads, times the coefficients, are W.
+# The logits of some classifiers are a weighted sum of several heads. To find the coefficients, run
+# the graph after the heads on random scores, and fit the result by least squares. A small residual
+# proves that the logits are a weighted sum. phi is the features of all heads side by side. W is the
+# weights of all heads, multiplied by the coefficients.
 
 
 def sum_of_heads(
@@ -336,8 +336,8 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
     if at.tensor and at.quantised is None:
         return at
     raise CovcalError(
-        f"{graph.file.path}: output {output} has several last layers, and the scores of "
-        f"{linear.layer} are not floats: {LOGITS_ONLY}"
+        f"{graph.file.path}: output {output} comes from several linear layers, but the result of "
+        f"{linear.layer} is not floating-point numbers: {LOGITS_ONLY}"
     )
 
 

@@ -18,7 +18,7 @@ from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.errors import CovcalError
 
 LOGITS_ONLY = (
-    "pass --phi none to keep only its logits, or --phi NAME to use another tensor as features"
+    "pass --phi none to keep only the logits, or --phi NAME to use another tensor as features"
 )
 QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
@@ -36,11 +36,11 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read, with additional nodes that compute the tensor."""
+    """A tensor to read from a run, and the `nodes` that covcal adds to compute the tensor."""
 
     tensor: str
-    nodes: tuple[onnx.NodeProto, ...] = ()  # Additional nodes that compute the tensor.
-    source: str = ""  # The tensor of the model that `nodes` read.
+    nodes: tuple[onnx.NodeProto, ...] = ()  # Nodes that covcal adds to the model.
+    source: str = ""  # The tensor of the original model that is the input of `nodes`.
 
     @property
     def name(self) -> str:
@@ -358,7 +358,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
     """Return the largest rounding error of the quantised tensors after `start`.
 
-    Each tensor adds up to two quantisation steps, because a quantised softmax uses a rounded table.
+    Each tensor may be wrong by two quantisation steps, as a quantised softmax uses a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -373,7 +373,7 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after a linear node; None if the node is not linear."""
+    """Return the result of a node as a `Position`; None if the node is not linear."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
@@ -415,7 +415,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z would change the sign of W, and c / z is not linear.
+    # For logits z and a constant c, c - z changes the sign of W, and c / z is not linear in z.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
     # A factor that is not constant can only be the scale of a quantised input.

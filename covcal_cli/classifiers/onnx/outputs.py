@@ -56,8 +56,7 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # Beside an output with several scores per row, an output with one number is probably a
-        # loss.
+        # If another output has several scores per row, an output with one number may be a loss.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
@@ -154,7 +153,10 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 # A model's label may differ from the most probable class: support vector machines count votes.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
-_NOTE = "covcal uses the class of the highest probability. The model's own label can differ"
+_NOTE = (
+    "covcal predicts the class with the highest probability. For some rows, the model's own label "
+    "is another class"
+)
 
 
 class OwnLabels:
@@ -201,7 +203,7 @@ def _decoded(label: Any) -> Any:
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return K class names in the order of the logits, or None, and notes.
+    """Return the K class names in the order of the logits (or None), and notes for the user.
 
     The names come from an operator with labels, such as ZipMap, or from the metadata. The metadata
     may have a dictionary by class number, a list, or one name per line. A note gives the reason if

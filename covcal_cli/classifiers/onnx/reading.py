@@ -21,10 +21,10 @@ _MEAN = "mean"
 
 
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
-    """Return which vector of a row gives the scores: an index, or "mean" for the mean vector.
+    """Return which token of each row the model uses: an index, or "mean" for the mean of tokens.
 
-    If the head runs on every token, the model uses one token or the mean. Returns None if a row has
-    one vector, or if no vector gives the scores.
+    Returns None if a row has only one feature vector, or if neither a token nor the mean gives the
+    scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -109,7 +109,7 @@ class Tail:
         )
 
     def with_first_batch(self, tensor: AnyArray) -> "Tail":
-        """Return a copy with the number and dtype of the scores in the first batch.
+        """Return this tail with the number of scores and their dtype from the first batch.
 
         Some boosting models declare one column of probabilities and give two.
         """
@@ -123,7 +123,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return a copy for the first output that is a known function of the scores.
+        """Return the tail of the first output that is a known function, such as a softmax.
 
         Raises `UnknownTailError` if no output is a known function of the scores.
         """
@@ -205,7 +205,7 @@ class Reading:
         return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
 
     def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return a copy, completed with the shapes of the first batch."""
+        """Return this reading, completed with the shapes of the first batch."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
         tail = self.tail.with_first_batch(tensor)
         if not head.features:

@@ -82,7 +82,7 @@ class Runner:
     ) -> list[AnyArray]:
         try:
             results = self._session.run(list(names), fed) if names else []
-        except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
+        except Exception as error:  # ONNX Runtime raises many kinds of errors.
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
                     f"{self._where} does not know a category number in the data "
@@ -145,7 +145,7 @@ _CLOSE: dict[np.dtype[np.floating], float] = {np.dtype(np.float16): 1e-2}
 class Part:
     """The part of a graph that computes the tensors `targets` from the tensors `cut`.
 
-    Raises `CovcalError` if the targets depend on other tensors, or if the part does not run.
+    Raises `CovcalError` if `cut` is not enough, or if ONNX Runtime cannot run this part.
     """
 
     def __init__(self, graph: OnnxGraph, cut: Sequence[str], targets: Sequence[str]) -> None:
@@ -174,7 +174,7 @@ class Part:
         }
         try:
             arrays = self._session.run(self._targets, fed)
-        except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
+        except Exception as error:  # ONNX Runtime raises many kinds of errors.
             raise CovcalError("a part of the model failed on random numbers") from error
         return [np.asarray(value, dtype=np.float64) for value in arrays]
 

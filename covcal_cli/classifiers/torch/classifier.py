@@ -94,9 +94,9 @@ class Reading:
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,  # The head or answer that gives the logits.
+        source: Head | Answer,  # The layers or the output with the logits.
         output_name: str,  # The output with the classes.
-        tap: Tap | None,  # Reads the features that --phi names; None to use the layer's input.
+        tap: Tap | None,  # The reader of the features of --phi; None for the layer's input.
         *,
         features: bool,  # Whether to return features.
     ) -> None:
@@ -208,9 +208,9 @@ class Reading:
                 )
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
-                f"{self.where}: output {self.output_name} is not always the "
-                f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi "
-                "none to use the output directly"
+                f"{self.where}: covcal computes output {self.output_name} as "
+                f"{proof.TAIL_TEXT[self.source.tail]} from the logits of {self.logits_tensor}, but "
+                "some rows differ: pass --phi none to use the output directly"
             )
 
 
@@ -313,7 +313,7 @@ class TorchClassifier(Classifier):
     def __init__(
         self,
         reading: Reading,
-        so_far: Proof | None = None,  # Errors of the checks; None without a checked batch.
+        so_far: Proof | None = None,  # The largest errors so far; None if no batch was checked.
         exposure_error: float | None = None,
     ) -> None:
         self.name = reading.program.name

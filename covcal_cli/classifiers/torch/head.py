@@ -1,8 +1,8 @@
 """Find the last linear layers of a torch program, and the steps from these layers to its output.
 
-The trace of a `RandomRun` shows which layers lead to an output. Least squares finds the factors,
-constants and sums between these layers and the output. The last step is the tail, such as a
-softmax. If no layer gives the logits, an `Answer` replaces the `Head`.
+The trace of a `RandomRun` shows which layers lead to an output. The logits are a weighted sum of
+the layers' results, plus an offset. Least squares finds the weights and the offset. The tail, such
+as a softmax, turns logits into the output. Without such layers, an `Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # Minimum number of rows to prove a factor and an offset.
+_ENOUGH_ROWS = 3  # A factor and an offset fit any two rows, so the fit needs three rows.
 _BFLOAT16 = 4e-2  # Relative rounding error of bfloat16, which has eight bits.
 _SUM = 1e-3  # Maximum error of a row's sum of probabilities.
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The formula ``tail(offset + sum of factor * result)`` of an output, summed over layers."""
+    """An output as a formula of the layers' results, ``tail(offset + sum(factor * result))``."""
 
     tail: str  # A name in `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
     factors: tuple[Float64s, ...]  # One factor per layer: a number, or an array (K,).
@@ -349,7 +349,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield each function that may give `output`, such as "softmax", with the logits.
+    """Yield functions that may give `output`, such as "softmax", and the logits for each function.
 
     The logits are known up to a constant per row.
     """
@@ -372,7 +372,7 @@ def _affine_maps(
             values = values - values.mean(axis=axis, keepdims=True)
         return values
 
-    # One factor per layer, first without offsets, then with an offset per class.
+    # Fit one factor per layer. The first fit has no offsets, the second has an offset per class.
     # Subtracting the mean over the rows removes offsets.
     # Subtracting the mean over the classes removes the unknown constant of each row.
     classes = (1,) if up_to_a_constant else ()

@@ -18,7 +18,7 @@ ROWS = 4
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # Usual lengths of texts and signals.
-# Attributes that may have the shape of a row or the size of an image.
+# Names of attributes that may store the shape of the input or the size of an image.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
@@ -34,7 +34,7 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # What gave the shape, in words that a note prints.
+    source: str  # Where the shape comes from, as words for a note.
     certain: bool = False  # Whether the model declares the shape.
 
 

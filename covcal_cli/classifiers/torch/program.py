@@ -48,7 +48,7 @@ class Program:
         without_tensor_cores()
         try:
             return replace(self, module=self.module.to(device), device=device)
-        except RuntimeError as error:  # Out of memory, or an error in the module's own `to`.
+        except RuntimeError as error:  # Memory may be too small, or `module.to` may fail.
             raise CovcalError(
                 f"{self.where} cannot be moved to {device} ({cause(error)}): pass --providers cpu"
             ) from error
@@ -162,7 +162,7 @@ def may_hold_classes(
         wanted = _USUAL_OUTPUT
     chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
-    # Beside an output with several values per row, an output with one number is probably a loss.
+    # If another output has several values per row, an output with one number may be a loss.
     wide = {name: value for name, value in usable.items() if value.numel() > n}
     indices = {
         name: value
@@ -175,7 +175,8 @@ def may_hold_classes(
     if stored:
         raise CovcalError(
             f"{where} gives {described} for {n} rows, but {stored[0]} holds quantised scores "
-            "without their scale: return floats, for example with dequantize()"
+            "without their scale: change the model so that it returns floats, for example with "
+            "dequantize()"
         )
     raise CovcalError(
         f"{where} gives {described or 'no tensor'} for {n} rows, but covcal needs floats of "

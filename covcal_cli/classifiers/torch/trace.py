@@ -170,12 +170,12 @@ class Step:
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    created: frozenset[int]  # The values that the call wrote to new memory.
+    created: frozenset[int]  # New values: results in memory that the call did not read.
     call: LayerCall | None  # The call of a linear layer; None for other operators.
 
 
 class Trace:
-    """A record of every operator in ``with trace.recording():``, without tensors."""
+    """Records every operator that runs inside ``with trace.recording():``, without its tensors."""
 
     def __init__(self, inputs: Sequence[Tensor], names: dict[int, str]) -> None:
         self._names = names
@@ -194,7 +194,7 @@ class Trace:
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
-        # A result is a new value if the operator did not read its memory block.
+        # A result is a new value, unless the operator also read the result's memory block.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         created = frozenset(
@@ -274,7 +274,7 @@ class Trace:
 
 
 class LayerReader:
-    """A record of the inputs and results of chosen layers in ``with reader.listening():``."""
+    """Records the inputs and results of chosen layers inside ``with reader.listening():``."""
 
     def __init__(self, keys: Set[tuple[object, ...]], names: dict[int, str]) -> None:
         self._keys, self._names = keys, names

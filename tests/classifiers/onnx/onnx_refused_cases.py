@@ -35,7 +35,7 @@ class Refused:
 
 
 TWO = {"w2": -W}
-CHOICE = "pass --phi none to keep only its logits, or --phi NAME"
+CHOICE = "pass --phi none to keep only the logits, or --phi NAME"
 
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(

@@ -387,6 +387,6 @@ def test_what_the_model_declares_is_told(tmp_path: Path) -> None:
     assert opened.prove(None).tail is None
     classifier = opened.prove({"x": dense_rows()})
     assert (
-        "phi 5, 3 classes, output = softmax(logits), last layer reproduced to"
+        "phi 5, 3 classes, output = softmax(logits), largest error of the last layer"
         in classifier.describe()
     )

@@ -103,7 +103,7 @@ def test_a_label_that_does_not_follow_the_probabilities_is_noted(
     _, logits = classifier.run({"X": X})
     differ = (machine.predict(X) != NAMES[logits.argmax(axis=1)]).any()
     assert differ
-    noted = [note for note in classifier.proof.remarks if "own label can differ" in note]
+    noted = [note for note in classifier.proof.remarks if "own label is another class" in note]
     assert len(noted) == 1
     classifier.run({"X": X})
     assert [note for note in classifier.proof.remarks if "own label" in note] == noted

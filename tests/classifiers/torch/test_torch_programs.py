@@ -300,7 +300,9 @@ def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
 def test_a_soft_cap_is_noticed_on_the_data() -> None:
     """Small made rows cannot tell a cap from plain logits; the rows of the data can."""
     classifier = open_torch(f"{ZOO}:with_soft_cap")
-    with pytest.raises(CovcalError, match="is not always the logits of linear head"):
+    with pytest.raises(
+        CovcalError, match="as logits from the logits of linear head, but some rows differ"
+    ):
         run(classifier, 1000 * rows(TENSOR))
 
 
