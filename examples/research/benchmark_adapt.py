@@ -74,8 +74,9 @@ def main() -> None:
     print(f"{wall:.2f} s wall, {processor:.2f} s processor, {options.threads} thread(s)")
     for number, member in enumerate(report.members):
         print(
-            f"member {number}: {member.steps} steps ({member.stop_reason}), probe "
-            f"{member.probe_accuracy:.3f}, effective rows {member.ess_share:.1%}, mean weight "
+            f"Network {number} was trained for {member.steps} steps ({member.stop_reason}). A "
+            f"probe separates the domains with accuracy {member.probe_accuracy:.3f}. The "
+            f"effective sample size is {member.ess_share:.1%} of the rows, and the mean weight is "
             f"{member.mean_weight:.2f}"
         )
 

@@ -165,16 +165,16 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
     command = ("-m", "covcal_cli")
     text, bare, peak = measured(__file__, "--bare", features, TEMPERATURE)
     print(f"{rows} x {classes} float32 logits, {features.stat().st_size / 2**20:.0f} MiB")
-    print("ratio: time divided by the time of plain NumPy with one softmax")
-    print("like: time divided by the time of plain NumPy with the same number of softmaxes")
-    print(f"{'':24}{'CPU s':>9}{'peak MB':>10}{'ratio':>8}{'like':>8}")
+    print("ratio 1: time divided by the time of plain NumPy that computes one softmax")
+    print("ratio 2: time divided by the time of plain NumPy that computes as many softmaxes")
+    print(f"{'':24}{'CPU s':>9}{'peak MB':>10}{'ratio 1':>8}{'ratio 2':>8}")
 
     def show(name: str, seconds: float, peak: float, like: float) -> None:
         print(f"{name:24}{seconds:9.2f}{peak:10.1f}{seconds / bare:8.2f}{seconds / like:8.2f}")
 
-    show("bare pass, 1 softmax", bare, peak, bare)
+    show("NumPy, 1 softmax", bare, peak, bare)
     _, bare_twice, peak = measured(__file__, "--bare", features, 1.0, TEMPERATURE)
-    show("bare pass, 2 softmaxes", bare_twice, peak, bare_twice)
+    show("NumPy, 2 softmaxes", bare_twice, peak, bare_twice)
     for ending in ("h5", "npz", "parquet", "csv"):
         if ending == "parquet" and find_spec("pyarrow") is None:
             continue
@@ -183,18 +183,19 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
         show(f"apply, {ending}", seconds, peak, bare)
         output.unlink()
     _, seconds, peak = measured(*command, "evaluate", "-q", features)
-    show("evaluate, 1 judged", seconds, peak, bare)
+    show("evaluate", seconds, peak, bare)
     _, seconds, peak = measured(*command, "evaluate", "-q", features, "-c", document, "-o", metrics)
-    show("evaluate -c, 2 judged", seconds, peak, bare_twice)
+    show("evaluate -c", seconds, peak, bare_twice)
     ece = json.loads(metrics.read_text())["metrics"]["temp"]["ece"]
-    print(f"ECE: evaluate {ece:.6f}, bare pass {float(json.loads(text)[0]):.6f}")
+    numpy_ece = float(json.loads(text)[0])
+    print(f"The ECE is {ece:.6f} by covcal evaluate, and {numpy_ece:.6f} by plain NumPy")
 
 
 def compare_packages(folder: Path, rows: int, classes: int) -> None:
     """Print the measurements of covcal and of other installed packages."""
     features = folder / "source.h5"
     write_features(features, "source", 1, rows, classes)
-    print(f"\n{rows} x {classes} float32 logits; time and memory of the call alone")
+    print(f"\n{rows} x {classes} float32 logits; imports count neither in time nor in memory")
     print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
     for name in sorted(benchmark_temperature.CONTENDERS | MORE, reverse=True):
         package = PACKAGES.get(name.split(", ")[1])

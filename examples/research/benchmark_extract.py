@@ -305,12 +305,12 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=["500000x50", "100000x512"])
     parser.add_argument("--formats", nargs="*", default=["parquet", "csv"])
     options = parser.parse_args()
-    print(f"{options.images} images, {options.threads} thread(s) each, processor seconds")
+    print(f"Processor seconds for {options.images} images with {options.threads} thread(s)")
     print(f"{'':8}{'decode':>10}{'run':>10}{'pipeline':>12}{'ratio':>8}")
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             compare(case, Path(folder), options.images, options.threads, options.rounds)
-    print(f"{'':28}{'bare loop':>10}{'extract':>10}{'ratio':>8}")
+    print(f"{'':28}{'plain loop':>10}{'extract':>10}{'ratio':>8}")
     for size in options.tables:
         rows, width = map(int, size.split("x"))
         for suffix in options.formats:

@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=512)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["npy", "h5"])
     options = parser.parse_args()
-    print(f"{options.features} float32 features, peak memory and processor seconds")
+    print(f"Peak memory and processor seconds for rows of {options.features} float32 features")
     print(f"{'':10}{'rows':>10}{'file MB':>10}{'peak MB':>10}{'CPU s':>8}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -76,8 +76,8 @@ def main() -> None:
     asked = parser.parse_args()
     stream = employment(asked.nannyml)
     print(
-        "| rows | honest nights | mailed | failed | broken nights | mailed | failed | "
-        "first failure after | calibrations used |"
+        "| rows | nights with a good model | mailed | failed | nights with a damaged model | "
+        "mailed | failed | nights until the first failure | calibrations used |"
     )
     print("|---:|" + "---:|" * 8, flush=True)
     for rows in asked.rows:

@@ -234,7 +234,7 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
     for n in sizes:
         found = years(n, count, None)
         cells = [f"{sum(one[rule] is not None for one in found) / count:.1%}" for rule in RULES]
-        lines.append(_line("none: years with a false alarm", n, cells))
+        lines.append(_line("no drift", n, cells))
     for drift in DRIFTS:
         for n in sizes:
             found = years(n, runs, drift)
@@ -260,7 +260,10 @@ def main() -> None:
         help="simulated years without drift, for each number of rows per week",
     )
     parser.add_argument(
-        "--runs", type=int, default=20, help="simulated years for each drift and number of rows"
+        "--runs",
+        type=int,
+        default=20,
+        help="simulated years with drift, for each kind of drift and each number of rows per week",
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
     asked = parser.parse_args()

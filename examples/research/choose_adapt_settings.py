@@ -93,7 +93,7 @@ def recipes(members: int) -> dict[str, Settings]:
         "two layers": two_layers,
         "two layers, 300 steps": replace(two_layers, stop_ess=None, **_steps(300)),
         "two layers, squared": replace(two_layers, loss="squared"),
-        "two layers, stop at 10 %": replace(two_layers, stop_ess=0.1),
+        "two layers, stop at 10 % ESS": replace(two_layers, stop_ess=0.1),
         "plain, components": plain,
         "plain": replace(plain, components=None),
         "no reversal": unaligned,
@@ -438,7 +438,7 @@ def summary(scores: Iterable[Scores]) -> str:
         both = (means[shown] + means[5 + shown]) / 2
         fl, fl_iw = ([f"{value:6.2f}" for value in part] for part in (means[:5], means[5:]))
         overall.append((both, f"{both:5.2f} | {' '.join(fl)} | {' '.join(fl_iw)} | {recipe}"))
-    lines.append("\nmean over families: both methods | fl+temp, same columns | fl+iw+temp")
+    lines.append("\nMeans over families: first both methods, then fl+temp, then fl+iw+temp")
     return "\n".join(lines + [line for _, line in sorted(overall)])
 
 
@@ -482,9 +482,10 @@ def main() -> None:
                 scores.append(future.result())
                 one = scores[-1]
                 print(
-                    f"{one.family} {one.shift}, {one.recipe}: none {one.none:.2f} temp "
-                    f"{one.temp:.2f} fl+temp {_mean(one.fl[1]):.2f} fl+iw+temp "
-                    f"{_mean(one.fl_iw[1]):.2f} (one member), steps {one.steps:.0f}",
+                    f"Shift {one.family} {one.shift} with the settings {one.recipe}: the ECE is "
+                    f"{one.none:.2f} by none, {one.temp:.2f} by temp, {_mean(one.fl[1]):.2f} by "
+                    f"fl+temp, and {_mean(one.fl_iw[1]):.2f} by fl+iw+temp. One network was "
+                    f"trained for {one.steps:.0f} steps on average",
                     flush=True,
                 )
     print(summary(scores))

@@ -391,10 +391,10 @@ def main() -> None:
     parser.add_argument("--cbpe", action="store_true", help="also estimate with NannyML")
     asked = parser.parse_args()
     tolerance = asked.tolerance / 100
-    verdicts = "holds (wrong) | off (wrong) | not known"
     print(
-        f"| stream | labels a month | periods | mean gap, points | off by over {asked.tolerance:g} "
-        f"| {verdicts} | interval holds the truth | changed |"
+        "| stream | labels a month | periods | mean gap, points "
+        f"| periods with a gap over {asked.tolerance:g} | verdict *holds* (wrong) "
+        "| verdict *off* (wrong) | verdict *not known* | interval contains the gap | changed |"
     )
     print("|---|" + "---:|" * 9, flush=True)
     for name, stream in streams(asked):

@@ -202,10 +202,11 @@ def print_peers(table: Float64s) -> Float64s:
         has_number = ~np.isnan(first)
         first, second = first[has_number], second[has_number]
         if place < len(COLUMNS) - N_SETS:
-            accepting = second[first > 0].mean() if (first > 0).any() else 0.0
+            if_accepting = second[first > 0].mean() if (first > 0).any() else 0.0
             print(
-                f"{name}: {first.mean():.3f} of the rows are accepted. {second.mean():.3f} of "
-                f"the promises are broken ({accepting:.3f} of the promises that accept rows)"
+                f"{name}: {first.mean():.3f} of the rows are accepted. The error is above the "
+                f"limit on {second.mean():.3f} of the files ({if_accepting:.3f} of the files with "
+                "accepted rows)"
             )
         else:
             print_sets(f"{name} ({len(first)} files)", first, second)
@@ -214,11 +215,11 @@ def print_peers(table: Float64s) -> Float64s:
 
 def print_sets(name: str, covered: Float64s, sizes: Float64s) -> None:
     """Print the coverage and the mean size of prediction sets."""
+    distance, low_share = np.abs(covered - COVERAGE).mean(), (covered < 0.85).mean()
     print(
-        f"sets, {name}: coverage {covered.mean():.3f}, mean distance from the goal "
-        f"{np.abs(covered - COVERAGE).mean():.3f}, coverage below 85 % on "
-        f"{(covered < 0.85).mean():.3f} of the files, mean size as a share of the classes "
-        f"{sizes.mean():.3f}"
+        f"prediction sets, {name}: the mean coverage is {covered.mean():.3f}. On average, the "
+        f"coverage of a file is {distance:.3f} away from {COVERAGE}. The coverage is below 0.85 on "
+        f"{low_share:.3f} of the files. A set has {sizes.mean():.3f} of all classes on average"
     )
 
 
@@ -231,7 +232,7 @@ def main() -> None:
     parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
     parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
     parser.add_argument(
-        "--these-rows", action="store_true", help="make the promise only about the rows of the file"
+        "--these-rows", action="store_true", help="promise the error limit only for the given rows"
     )
     parser.add_argument("--peers", action="store_true", help="needs mapie and torchcp")
     options = parser.parse_args()
@@ -254,22 +255,27 @@ def main() -> None:
     for number, error in enumerate(options.error):
         of_error = table[:, number * width : (number + 1) * width]
         mean = of_error.mean(axis=0)
-        print(f"error limit {error}: with all labels, {mean[0]:.3f} of the rows could be accepted")
-        for name, (share, broken, double) in (("low end", mean[1:4]), ("confidence", mean[4:7])):
+        print(
+            f"error limit {error}: {mean[0]:.3f} of the rows could be accepted if all labels were "
+            "known"
+        )
+        for name, (share, broken, double) in (("decide", mean[1:4]), ("confidence", mean[4:7])):
             print(
-                f" {name}: {share:.3f} of the rows are accepted ({share / mean[0]:.2f} of the "
-                f"possible rows). On {broken:.3f} of the files, the error is above the limit "
-                f"(on {double:.3f}, above twice the limit)"
+                f" {name} without labels: {share:.3f} of the rows are accepted "
+                f"({share / mean[0]:.2f} times as many as if all labels were known). The error is "
+                f"above the limit on {broken:.3f} of the files, and above twice the limit on "
+                f"{double:.3f} of the files"
             )
         families = np.array([path.stem.partition("-")[0] for path in paths])
         for place, labels in enumerate(options.labels):
             accepted, broken = of_error[:, 7 + 2 * place], of_error[:, 8 + 2 * place]
             worst_family = max(broken[families == name].mean() for name in families)
+            share = accepted.mean()
             print(
-                f"  {labels} labels: {accepted.mean():.3f} of the rows are accepted "
-                f"({accepted.mean() / mean[0]:.2f} of the possible rows). Broken promises: "
-                f"{broken.mean():.4f} on average, {broken.max():.2f} on the worst shift, "
-                f"{worst_family:.3f} in the worst family"
+                f"  {labels} labels: {share:.3f} of the rows are accepted ({share / mean[0]:.2f} "
+                "times as many as if all labels were known). The error is above the promised limit "
+                f"in {broken.mean():.4f} of all runs, in {broken.max():.2f} of the runs on the "
+                f"worst file, and in {worst_family:.3f} of the runs in the worst family"
             )
         offers = of_error[:, -3:]
         for name, chances in (("probably", (LIKELY, 1.1)), ("perhaps", (0.01, LIKELY))):
@@ -279,8 +285,8 @@ def main() -> None:
             if len(labels):
                 print(
                     f' "{name} needs N labels" is printed for {len(labels)} of {len(table)} '
-                    f"files (median {np.median(labels):.0f} labels). N labels are enough in "
-                    f"{promised.mean():.3f} of the draws"
+                    f"files. The median of N is {np.median(labels):.0f}. With N labels, decide "
+                    f"promises an error limit in {promised.mean():.3f} of the runs"
                 )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
         print_sets(name, table[:, place], table[:, place + 1])

@@ -336,10 +336,13 @@ def main() -> None:
     """Simulate every setting, and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=10_000)
-    parser.add_argument("--least-batches", type=int, default=1, help="4: only groups")
+    parser.add_argument(
+        "--least-batches", type=int, default=1, help="number of batches; 4: simulate only groups"
+    )
     options = parser.parse_args()
-    kinds = "future growing these-rows"
-    print(f"rows labels error scores candidate {kinds} allowed; one test of all batches: {kinds}")
+    broken = "broken promises (future rows), (growing errors), (these rows)"
+    print(f"The columns are: rows, labels, error limit, scores, tested rows, {broken}, allowed.")
+    print(f"With several batches, these columns follow for one test of all batches: {broken}.")
     for rows, labels, error in _SETTINGS:
         if len(labels) < options.least_batches:
             continue
@@ -354,7 +357,7 @@ def main() -> None:
                 rows, "+".join(map(str, labels)), error, values or "differ",
                 "all" if pool else "first", *(f"{share:.4f}" for share in shares), flush=True,
             )  # fmt: skip
-    print(f"groups labels error scores draw {kinds} allowed")
+    print(f"The columns are: rows by group, labels, error limit, scores, draw, {broken}, allowed.")
     for sizes, count, error, values in _GROUPS:
         for by_group in (True, False):
             shares = broken_in_groups(sizes, count, error, values, options.draws, by_group=by_group)
@@ -363,9 +366,8 @@ def main() -> None:
                 "by-group" if by_group else "all-rows", *(f"{share:.4f}" for share in shares),
                 f"{level_of_look(CERTAINTY, 1):.4f}", flush=True,
             )  # fmt: skip
-    print(
-        "second batch of a size that depends on the labels: labels error first-batch both-batches"
-    )
+    print("Here, the user chooses the size of the second batch after labelling the first batch.")
+    print("The columns are: labels, error limit, broken promises after one batch, after both.")
     for error in (0.02, 0.05, 0.1, 0.2, 0.5):
         for count in (5, 20, 50, 100, 200, 500):
             print(count, error, *(f"{share:.4f}" for share in by_labels(count, error)))

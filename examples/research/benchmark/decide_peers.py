@@ -39,10 +39,10 @@ from covcal_cli.maths.odds import probabilities as softmax
 
 MOST, MOST_OF_TORCHCP, DRAWS, CERTAINTY, COVERAGE = 1000, 500, 3, 0.9, 0.9
 COLUMNS = (
-    "certified on the source",
-    *(f"certified with {labels} labels" for labels in (50, 100, 200)),
-    "raw confidence believed",
-    "the confidence of temp used as the accuracy",
+    "MAPIE threshold, source",
+    *(f"MAPIE threshold, {labels} labels" for labels in (50, 100, 200)),
+    "uncalibrated confidence, taken as accuracy",
+    'confidence of the method "temp", taken as accuracy',
     "MAPIE sets, source",
     "MAPIE sets, 25 labels",
     "TorchCP sets",

@@ -187,7 +187,7 @@ def main() -> None:
         ("more classes", np.array(classes) > 2),
     ):
         for place, error in enumerate(options.error if chosen.any() else ()):
-            print(f"{kind}: {int(chosen.sum())} files, at most {error} wrong")
+            print(f"{kind}: {int(chosen.sum())} files, at most {error} of the accepted rows wrong")
             of_error = table[chosen, :, place]
             for number, name in enumerate(names):
                 gain = of_error[:, number, 1::2] - of_error[:, 0, 1::2]
@@ -199,10 +199,13 @@ def main() -> None:
                     f"{part:+.3f} ({error_of_part:.3f})"
                     for part, error_of_part in zip(mean, deviation, strict=True)
                 )
+                possible = of_error[:, number, 0].mean()
+                broken = of_error[:, number, 2::2].mean(axis=0).max()
                 print(
-                    f"  {name}: possible {of_error[:, number, 0].mean():.3f}, with a promise "
-                    f"{shares}, more than by confidence {gains}, broken at most "
-                    f"{of_error[:, number, 2::2].mean(axis=0).max():.4f}"
+                    f"  {name}: {possible:.3f} of the rows could be accepted if all labels were "
+                    f"known. With {options.labels} labels, the accepted shares are {shares}. The "
+                    f"gains over the confidence are {gains}, with standard errors in brackets. "
+                    f"The promised limit is exceeded in at most {broken:.4f} of the runs"
                 )
 
 

@@ -1,11 +1,10 @@
 """Find the reason why the method auto increased the ECE on a shift.
 
 - ``estimators disagree``: the estimates of the accuracy differed, and auto warned.
-- *noise*: the estimators agreed, and the true accuracy is inside the estimated range. So the ECE
-  increased by chance.
-- *low confidence taken for errors*: the true accuracy is above the estimated range. All estimators
-  mistook low confidence, or a change of class frequencies, for errors.
-- *errors that no estimator sees*: the true accuracy is below the estimated range.
+- ``chance``: the estimators agreed, and the true accuracy is inside the estimated range.
+- ``estimate too low``: the true accuracy is above the estimated range. Low confidence or changed
+  class frequencies led all estimators to expect too many errors.
+- ``estimate too high``: the true accuracy is below the estimated range.
 """
 
 from collections import Counter
@@ -15,8 +14,8 @@ from benchmark.labels import Truth
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.runs import Record
 
-DISAGREE, NOISE, UNESTIMATED = "estimators disagree", "none: noise", "none: no estimate"
-DOUBT, UNSEEN = "none: low confidence taken for errors", "none: errors that no estimator sees"
+DISAGREE, CHANCE, UNESTIMATED = "estimators disagree", "chance", "no estimate"
+TOO_LOW, TOO_HIGH = "estimate too low", "estimate too high"
 
 
 def cause_of_harm(records: Sequence[Record], truths: Sequence[Truth]) -> str:
@@ -33,5 +32,5 @@ def _cause(record: Record, truth: Truth) -> str:
         return UNESTIMATED
     estimate = record.estimates[0]
     if estimate.low <= truth.accuracy <= estimate.high:
-        return NOISE
-    return DOUBT if truth.accuracy > estimate.high else UNSEEN
+        return CHANCE
+    return TOO_LOW if truth.accuracy > estimate.high else TOO_HIGH

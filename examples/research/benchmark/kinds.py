@@ -11,15 +11,16 @@ from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import harm_heads
 from covcal_cli.report.tables import Table
 
-# auto should warn if its ECE is larger than the better baseline's by more than this number.
+# auto should warn if its ECE is larger than the baseline's by more than this number.
 TOLERANCE = 0.03
 CAPTION = (
-    "Mean ECE in percent. *ratio* is the mean of auto divided by the better mean of none and temp. "
-    "*error* is the mean error of the estimated accuracy in points. *contained* is the share of "
-    "ranges that contain the true accuracy. *width* is the mean width of the ranges in points. "
-    "The last two columns are shares of shifts with a warning. *within 3* is about the shifts on "
-    "which auto is at most 3 points worse than the better of none and temp. *beyond 3* is about "
-    "all other shifts."
+    "Mean ECE in percent. *ratio* is the mean ECE of `auto`, divided by the mean ECE of `none` or "
+    "`temp`, whichever is lower. *error* is the mean error of the estimated accuracy in points. "
+    "*contained* is the share of ranges that contain the true accuracy. *width* is the mean width "
+    "of the ranges in points. *warned within 3* and *warned beyond 3* are shares of shifts with a "
+    "warning. *warned within 3* covers shifts on which `auto` is at most 3 points worse than the "
+    "baseline. *warned beyond 3* covers all other shifts. The baseline of a shift is `none` or "
+    "`temp`, whichever has the lower ECE."
 )
 
 

@@ -55,10 +55,10 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 NUMBERS = 0, 10, 25, 50, 100, 200, 500
 RANDOM, MATCHED, LABELLED, TRUE = "labels, T", "labels, matched", "labelled", "true accuracy"
 METHODS = {
-    RANDOM: "T fitted to random rows (Brier)",
-    MATCHED: "T matched to the accuracy of random rows",
+    RANDOM: "T with the lowest Brier score on random rows",
+    MATCHED: "T that matches the accuracy of random rows",
     LABELLED: "`pick` and `calibrate`",
-    TRUE: "T matched to the true accuracy",
+    TRUE: "T that matches the true accuracy",
 }
 MAX_TEST = 6000  # maximum number of test rows for the ECE
 
@@ -240,7 +240,7 @@ def markdown(points: Sequence[Point]) -> str:
         lines += [
             f"## {half}: {shifts} shifts",
             "",
-            "| mean, labels: | " + _row(NUMBERS),
+            "| number of labels | " + _row(NUMBERS),
             "|---|" + "---|" * len(NUMBERS),
         ]
         for title, values in _rows(members):
@@ -258,15 +258,15 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
     for method, title in METHODS.items():
         values = [over_shifts(points, "ece", n, method) for n in NUMBERS]
         yield f"ECE in %, {title}", _cells(values)
-    for method, title in ((MATCHED, "accuracy of random rows"), (LABELLED, METHODS[LABELLED])):
+    for method, title in ((MATCHED, "random rows"), (LABELLED, METHODS[LABELLED])):
         values = [over_shifts(points, "error", n, method) for n in NUMBERS]
         yield f"error of the estimated accuracy in points, {title}", _cells(values)
     values = [over_shifts(points, "covered", n) for n in NUMBERS]
-    yield "share of intervals from `pick` that contain the accuracy, %", _cells(values)
+    yield "intervals from `pick` that contain the accuracy, %", _cells(values)
     worst = [min(by_shift(points, "covered", n).values(), default=None) for n in NUMBERS]
-    yield "the same share on the worst shift, %", _cells(worst)
+    yield "intervals from `pick` that contain the accuracy, on the worst shift, %", _cells(worst)
     values = [over_shifts(points, "width", n) for n in NUMBERS]
-    yield "mean width of the intervals in points", _cells(values)
+    yield "mean width of the intervals from `pick` in points", _cells(values)
     values = [over_shifts(points, "wilson", n) for n in NUMBERS]
     yield "mean width of Wilson's interval for random rows", _cells(values)
 

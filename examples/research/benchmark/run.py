@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--half",
         choices=HALVES,
-        help="run only this part of the benchmark. Rules were chosen on choose, and tested once on "
-        "test. The parts seen-once and seen were tested earlier.",
+        help='run only this part of the benchmark. Rules were chosen on the part "choose", and '
+        'tested once on the part "test". The parts "seen-once" and "seen" were tested earlier.',
     )
     add("--without-adapt", action="store_true", help="do not run covcal adapt")
     add(
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=ALL,
         default=list(ALL),
         metavar="METHOD",
-        help="methods to run besides none and temp; default: all. The tables need the method auto",
+        help='methods to run besides "none" and "temp"; default: all. The tables need "auto"',
     )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not selected:
-        parser.error(f"no chosen family belongs to --half {options.half}")
+        parser.error(f'--families names no family of the part "{options.half}" of the benchmark')
     try:
         with Console().progress() as progress:
             text = benchmark(

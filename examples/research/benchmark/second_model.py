@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--features", type=Path, required=True, help="folder of features files")
     add("--half", choices=HALVES, default="choose")
     add("--families", nargs="+", choices=FAMILIES, metavar="FAMILY")
-    add("--own", action="store_true", help="train the second classifiers on the features")
+    add("--own", action="store_true", help="train three second models on the features")
     options = parser.parse_args(arguments)
     by_kind, by_classes = defaultdict(list), defaultdict(list)
     by_family: dict[str, list[Errors]] = defaultdict(list)

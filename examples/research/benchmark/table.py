@@ -18,13 +18,14 @@ from covcal_cli.report.tables import markdown as escaped
 # Columns of the table of families: the baselines, the paper's method, cot and auto.
 _COLUMNS = ("none", "temp", "fl+iw+temp", "cot", AUTO)
 _CAPTION_OF_ECE = (
-    "ECE (15 bins) on the target's test rows, in percent. The number of a shift is the mean over "
-    "seeds, and the mean over shifts gives every shift the same weight. **Bold** is the lowest "
-    "mean of a method. Rank 1 is the best method. Regret is the ECE minus the ECE of the best "
-    "method on each shift, in points. Without labels, nobody can know the best method. "
+    "ECE (15 bins) on the target's test rows, in percent. The ECE of a shift is the mean over "
+    "seeds. All shifts have the same weight in the mean. The lowest mean is **bold**. Rank 1 is "
+    "the best method. Regret is the ECE minus the ECE of the best method on each shift, in points. "
+    "Without labels, nobody can know the best method. "
     f"The columns {', '.join(f'> {100 * by:.0f}' for by in HARMS)} count the shifts on which a "
-    "method is that many points worse than the better of none and temp. The two rows in italics "
-    "use target labels, so methods without labels can hardly be better."
+    "method is more than that many points worse than the baseline. The baseline of a shift is "
+    "`none` or `temp`, whichever has the lower ECE. The two rows in italics use target labels, so "
+    "methods without labels can hardly be better."
 )
 
 
@@ -70,7 +71,11 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield "Means over the shifts on which the metric is defined. The values are not in percent."
         yield markdown(_metrics(half.comparison))
         yield f"### Families: {half.title}"
-        yield f"Mean ECE in percent, and the regret and the harm of the method {AUTO}."
+        yield (
+            f"Mean ECE in percent. The column *regret* has the ECE of `{AUTO}` minus the ECE of "
+            f"the best method. The last columns count the shifts on which `{AUTO}` is worse than "
+            "the baseline."
+        )
         yield markdown(_families([*own, half]))
         yield f"### Harm of {AUTO}: {half.title}"
         yield _harm(half)
@@ -182,7 +187,7 @@ def _families(groups: Sequence[Group]) -> Table:
                 *(str(len(comparison.harmed(AUTO, by))) for by in HARMS),
             ]
         )
-    heads = ["family", *columns, "its best single", f"*{TRUE_ACCURACY}*", "regret"]
+    heads = ["family", *columns, "best method", f"*{TRUE_ACCURACY}*", "regret"]
     return Table([*heads, *harm_heads(groups[-1].comparison)], rows)
 
 
@@ -197,17 +202,13 @@ def _harm(group: Group) -> str:
     for by in HARMS:
         harmed = comparison.harmed(AUTO, by)
         unwarned = sum(causes[shift] != DISAGREE for shift in harmed)
-        if by == HARMS[0]:
-            numbers = (
-                f"1 point on {len(harmed)} of {len(comparison.shifts)} shifts ({unwarned} of them "
-                "without the warning that estimators disagree)"
-            )
-        else:
-            numbers = (
-                f"{100 * by:.0f} points on {len(harmed)} of {len(comparison.shifts)} ({unwarned})"
-            )
-        counts.append(f"by more than {numbers}")
-    text = f"{AUTO} is worse than the better of none and temp {', '.join(counts)}."
+        points = "1 point" if by == HARMS[0] else f"{100 * by:.0f} points"
+        counts.append(
+            f"On {len(harmed)} of {len(comparison.shifts)} shifts, `{AUTO}` is more than {points} "
+            f"worse than the baseline. On {unwarned} of these shifts, there is no warning that "
+            "the estimators disagree."
+        )
+    text = " ".join(counts)
     if not causes:
         return text
     rows = []
@@ -232,7 +233,7 @@ def _harm(group: Group) -> str:
             ]
         )
     heads = ["harmed shift", "points", "auto chose", "accuracy estimated / true, %"]
-    heads += ["failed check", "failed checks of seed 0: value (threshold)", "warnings of seed 0"]
+    heads += ["reason", "failed checks of seed 0: value (threshold)", "warnings of seed 0"]
     return f"{text}\n\n{markdown(Table(heads, rows, (0, 2, 4, 5, 6)))}"
 
 
@@ -258,8 +259,8 @@ def _intervals(groups: Sequence[Group]) -> Table:
                     ", ".join(of_read_rows.missed) or "none",
                 ]
             )
-    heads = ["family", "error, rows it reads", "contained", "error, test rows"]
-    heads += ["contained, test rows", "width", "missed in most seeds"]
+    heads = ["family", "error", "contained", "error, test rows"]
+    heads += ["contained, test rows", "width", "shifts missed in most seeds"]
     return Table(heads, rows, (0, 6))
 
 
@@ -285,5 +286,5 @@ def _shifts(group: Group) -> Table:
                 f"{100 * true:.1f}",
             ]
         )
-    heads = ["shift", "none", "temp", f"{AUTO} (chose)", "best single", ORACLE]
+    heads = ["shift", "none", "temp", f"{AUTO} (chosen method)", "best method", ORACLE]
     return Table([*heads, "estimated accuracy", "true"], rows)

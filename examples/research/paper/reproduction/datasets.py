@@ -45,13 +45,13 @@ _IDX = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 _WANTED = {
     "mnist": "mnist.npz (train_x, train_y, test_x, test_y), or the four IDX files "
     "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
-    "t10k-labels-idx1-ubyte, gzipped or not. Their usual source is "
-    "yann.lecun.com/exdb/mnist or torchvision.datasets.MNIST",
+    "t10k-labels-idx1-ubyte, gzipped or not. MNIST is available at "
+    "yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST",
     "usps": "usps.npz (train_x, train_y, test_x, test_y), usps.h5 (train/data, train/target, "
-    "test/data, test/target), or usps.bz2 and usps.t.bz2. The .h5 usually comes from Kaggle "
-    "(usps-dataset), the .bz2 from the LIBSVM data page or torchvision.datasets.USPS",
-    "svhn": "svhn.npz (x, y, split), or train_32x32.mat and test_32x32.mat. Their usual source is "
-    "ufldl.stanford.edu/housenumbers or torchvision.datasets.SVHN",
+    "test/data, test/target), or usps.bz2 and usps.t.bz2. The .h5 file is available at Kaggle "
+    "(usps-dataset). The .bz2 files are on the LIBSVM data page, or by torchvision.datasets.USPS",
+    "svhn": "svhn.npz (x, y, split), or train_32x32.mat and test_32x32.mat. SVHN is available at "
+    "ufldl.stanford.edu/housenumbers or by torchvision.datasets.SVHN",
 }
 
 

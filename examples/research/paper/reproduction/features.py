@@ -55,9 +55,9 @@ def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
     model = data.folder / "models" / shift.model
     if not model.is_file():
         raise MissingDataError(
-            f"{shift.name} needs the classifier {model}: park2020_lenet_*.onnx are exported from "
-            "the weights in github.com/sangdon/calibration-under-covariateshift (input [n, 1, 28, "
-            "28] in 0..1), svhnnet.onnx is any SVHN classifier of [n, 3, 32, 32] in 0..1"
+            f"{shift.name} needs the classifier {model}. Export park2020_lenet_*.onnx from the "
+            "weights in github.com/sangdon/calibration-under-covariateshift (input [n, 1, 28, 28] "
+            "with values in 0..1). As svhnnet.onnx, use any SVHN classifier (input [n, 3, 32, 32])"
         )
     return readers
 
@@ -84,7 +84,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
     words = {
         "source": source.origin,
         "target": target.origin,
-        "classifier": shift.model or "linear head on features, trained here",
+        "classifier": shift.model or "linear classifier, trained by run.py",
         "comparable": comparability(shift, source, target),
     }
     write_text(note, json.dumps(words, indent=2) + "\n", force=True)

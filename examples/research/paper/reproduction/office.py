@@ -51,18 +51,19 @@ def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reade
         if path.is_file():
             return lambda: _stand_in(path, name)
         raise MissingDataError(
-            f"Office-Caltech10 is not in {data}: put into this folder {STAND_IN} (NAME_x, NAME_y "
-            f"for {', '.join(DOMAINS)}), the features of any image network; the pages of "
-            "Gong et al. 2012 (GFK) have the images. Or give Office31 and --office31-model"
+            f"Office-Caltech10 is not in {data}: put {STAND_IN} there. The file has the features "
+            f"of any image network, as arrays NAME_x and NAME_y for {', '.join(DOMAINS)}. The "
+            "images are on the pages of Gong et al. 2012 (GFK). To use Office31 instead, add "
+            "--office31-model"
         )
     folders = [data / base / name for base in ("", "office31", "Office31")]
     found = next((f for f in folders if f.is_dir()), None)
     if found is None or not model.is_file():
         lacking = f"the model {model}" if found else f"the folder {name} in {data}"
         raise MissingDataError(
-            f"Office31 lacks {lacking}: give amazon, dslr and webcam as folders of class "
-            "folders (from the page 'Domain Adaptation Project' of Saenko et al. 2010), "
-            "and a ResNet-50 in ONNX, such as torchvision's after torch.onnx.export"
+            f"Office31 lacks {lacking}: add the folders amazon, dslr and webcam with a folder for "
+            "each class (from the page 'Domain Adaptation Project' of Saenko et al. 2010). Also "
+            "add a ResNet-50 in ONNX, such as torchvision's after torch.onnx.export"
         )
     images = found / "images" if (found / "images").is_dir() else found
     return lambda: _from_folders(images, name, model, cache)

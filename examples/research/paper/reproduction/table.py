@@ -38,9 +38,9 @@ def markdown(
             f"### Running time ({run})",
             "The table has mean seconds per run on one thread, with CPU seconds in "
             "parentheses. The times of alignment and discriminators are sums over all networks. "
-            "The time to fit T includes the computation of importance weights. The paper's table "
-            "exchanges two labels: its second number is the overhead, and the total is the "
-            "sum of both numbers.",
+            "The time to fit T includes the computation of importance weights. In the paper's "
+            "table, two headings are swapped: the second number is the overhead, and the total "
+            "is the sum of both numbers.",
             drawn(_times(found)),
         ]
     return "\n\n".join(parts) + "\n"
@@ -60,7 +60,7 @@ def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Table:
         if shift in PAPER:
             published = [_theirs(PAPER[shift][method]) for method in methods]
             rows.append([f"{shift}, paper", *published, *[""] * trained, ""])
-    heads = ["shift", *methods, *(["auto took"] if trained else []), "beside the paper's"]
+    heads = ["shift", *methods, *(["auto chose"] if trained else []), "compared with the paper"]
     return Table(heads, rows, (0, len(heads) - 1))
 
 
@@ -105,16 +105,17 @@ def _notes(found: Comparison, prepared: Mapping[str, Extracted]) -> Iterator[str
     for name, one in prepared.items():
         none, records = found.shifts[name]["none"], found.records[name]
         text = (
-            f"- {name}: {one.source} to {one.target}; {one.classifier}; accuracy "
-            f"{100 * none.means['accuracy']:.2f} on {records[0].n} test rows"
+            f"- {name}: {one.source} to {one.target}, classified by {one.classifier}. The accuracy "
+            f"is {100 * none.means['accuracy']:.2f} % on {records[0].n} test rows."
         )
         if "auto" in found.methods:
-            phi, psi = (_overlap(records, method) for method in ("iw+temp", "fl+iw+temp"))
-            text += f"; effective rows {phi} % on phi, {psi} % on psi"
+            iw, fl_iw = (_overlap(records, method) for method in ("iw+temp", "fl+iw+temp"))
+            text += f" The effective sample size is {iw} % for iw+temp, {fl_iw} % for fl+iw+temp."
         if one.shift.all_rows:
             whole = evaluate(one.path, {}, EvaluateSettings(split="all")).metrics["none"]
-            pair = f"{100 * whole.ece:.2f} / {100 * whole.over_ece:.2f}"
-            text += f"; without calibration, on all {whole.n} rows, {pair}"
+            ece, over_ece = 100 * whole.ece, 100 * whole.over_ece
+            text += f" Without calibration, all {whole.n} rows have ECE {ece:.2f}"
+            text += f" and over-confident ECE {over_ece:.2f}."
         yield text
 
 
