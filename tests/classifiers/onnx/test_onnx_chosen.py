@@ -60,7 +60,7 @@ def test_rows_of_another_size_than_the_first_are_refused(tmp_path: Path) -> None
     small, large = (np.ones((4, CHANNELS, side, side), np.float32) for side in (4, 5))
     classifier = open_onnx(graph.save(tmp_path), phi="input").prove({"x": small})
     assert classifier.n_features == CHANNELS * 4 * 4
-    with pytest.raises(CovcalError, match="gives 50 features per row, but 32 on"):
+    with pytest.raises(CovcalError, match="gives 50 features per row on this batch, but 32"):
         classifier.run({"x": large})
 
 

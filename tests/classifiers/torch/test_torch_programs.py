@@ -293,7 +293,7 @@ def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
     classifier, features, _ = run(open_torch(f"{ZOO}:convolved_relu_pooled", phi="input"), x)
     assert classifier.n_features == CHANNELS * SIDE * SIDE
     np.testing.assert_array_equal(features, x.flatten(1).numpy())
-    with pytest.raises(CovcalError, match="gives 300 features per row, but 192 on"):
+    with pytest.raises(CovcalError, match="gives 300 features per row on this batch, but 192"):
         classifier.run({"x": rows((CHANNELS, 10, 10)).numpy()})
 
 
