@@ -120,13 +120,13 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(
-            f"{name}: {fact}, but row {row} does not ({total:.6g}): correct this row. If the "
+            f"{name}: {fact}, but row {row} is different ({total:.6g}): correct row {row}. If the "
             "values are probabilities, give np.log of the values"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(
             f"{name}: {fact}, so the values are probably not logits: give np.log of "
-            "probabilities, or cosines times the scale of training"
+            "probabilities. If the values are cosines, multiply them by the scale used in training"
         )
 
 
@@ -280,9 +280,10 @@ def class_numbers(
     order, k = np.argsort(classes), len(classes)
     listed = ", ".join(map(str, classes[:5])) + (", ..." if k > 5 else "")
     if len(labels) and _are_numbers(labels) != _are_numbers(classes):
-        ours, theirs = ("numbers", "texts") if _are_numbers(labels) else ("texts", "numbers")
+        wrong, right = ("numbers", "texts") if _are_numbers(labels) else ("texts", "numbers")
         raise ArgumentError(
-            f"{name} are {ours}, but the classes are {theirs} ({listed}): give {theirs}{instead}"
+            f"{name} must be {right} instead of {wrong}, because the classes are {right} "
+            f"({listed}): give {right}{instead}"
         )
     places = np.searchsorted(classes[order], labels).clip(0, k - 1)
     numbers: Labels = order[places].astype(np.int64)

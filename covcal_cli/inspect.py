@@ -126,7 +126,7 @@ def _table_lines(path: Path) -> Lines:
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
             (
                 "to do",
-                f"{fill}run covcal label or return the file; do not change the other columns",
+                f"{fill}run covcal label, or send the file back. Do not change the other columns",
             ),
             ("inclusion", "the probability with which the row was drawn"),
             ("draw", "a checksum of the line; covcal label needs this column"),
@@ -361,11 +361,15 @@ def _calibration_lines(path: Path) -> Lines:
     lines = [("warning", text) for text in read.warnings]
     lines += [
         ("method", f"{read.method_used} (asked for: {_asked_for(read)})"),
-        ("T_f", f"{read.forecaster_temperature:.6g}, which divides the logits {logits}"),
-        *([] if aligned is None else [("T_a", f"{aligned:.6g}, which divides the aligned logits")]),
+        ("T_f", f"{read.forecaster_temperature:.6g}; the logits {logits} are divided by T_f"),
+        *(
+            []
+            if aligned is None
+            else [("T_a", f"{aligned:.6g}; the aligned logits are divided by T_a")]
+        ),
         *_offsets(read),
         *(
-            [("offset", f"{offset:+.4g}, added to the log odds of the confidence")]
+            [("offset", f"{offset:+.4g} is added to the log odds of the confidence")]
             if offset
             else []
         ),
@@ -393,7 +397,7 @@ def _offsets(calibration: Calibration) -> Lines:
     if not calibration.class_offsets:
         return []
     low, high = min(calibration.class_offsets), max(calibration.class_offsets)
-    return [("prior", f"{low:.3g} to {high:.3g}, added to the log odds of the classes")]
+    return [("prior", f"numbers from {low:.3g} to {high:.3g} are added to the log odds of classes")]
 
 
 def _metrics_lines(path: Path) -> Lines:

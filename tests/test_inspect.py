@@ -62,14 +62,14 @@ def test_calibration(small_files: Path) -> None:
     found = shown(path)
     assert found["schema"] == "covcal.calibration/1"
     assert found["method"] == "temp (asked for: temp)"
-    temperature, meaning = found["T_f"].split(", ", 1)
+    temperature, meaning = found["T_f"].split("; ", 1)
     expected = content["temperatures"]["forecaster"]
     assert float(temperature) == pytest.approx(expected, rel=1e-5)
-    assert meaning == "which divides the logits of the classifier"
+    assert meaning == "the logits of the classifier are divided by T_f"
     assert found["adapted"] == f"{source} {sha256_of(source)[:12]}"
     assert "T_a" not in found
     blend = json.loads((small_files / "blend.json").read_text())["temperatures"]["aligned"]
-    assert shown(small_files / "blend.json")["T_a"].startswith(f"{blend:.6g}, ")
+    assert shown(small_files / "blend.json")["T_a"].startswith(f"{blend:.6g}; ")
 
 
 def test_warnings_of_a_calibration_are_shown(small_files: Path, tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ def test_one_sheet_makes_a_promise_for_every_label(several: Path, tmp_path: Path
     filled(tmp_path, "s.csv")
     covcal("label", "features.h5", "s.csv", "-q", cwd=tmp_path).require_success()
     done = covcal("decide", "--error", 0.3, "-f", cwd=tmp_path).require_success()
-    assert "with 90 % certainty for each label by itself" in done.out
+    assert "Each label has 90 % certainty, but not all labels together" in done.out
     read = json.loads((tmp_path / "decide.json").read_text())["labels"]
     promised = [label for label in LABELS if read[label]["is_promise"]]
     assert promised

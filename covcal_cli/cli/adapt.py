@@ -18,12 +18,12 @@ _COLUMNS = {
     "member": "",
     "steps": "",
     "stopped by": "",
-    "probe": "how often a linear classifier tells source from target; 0.5 = indistinguishable",
+    "probe": "accuracy of a linear classifier that separates source and target; 0.5 = chance",
     "rows": "effective sample size of the importance weights, as a share of the source rows",
     "mean w": "mean importance weight, which should be near 1",
-    "domain error": "squared error of the domain classifier; 0.25 = indistinguishable",
+    "domain error": "squared error of a classifier of source against target; 0.25 = chance",
     "Brier": "importance-weighted Brier score of the forecaster; lower is better",
-    "agreement": "share of target rows where the forecaster keeps the classifier's label",
+    "agreement": "share of target rows where the forecaster predicts the classifier's class",
 }
 
 
@@ -59,8 +59,7 @@ def adapt(
 ) -> None:
     """Learn features on which source and target look alike.
 
-    Methods with fl in their name need this step; the default method does not. No target label is
-    read.
+    Only methods with "fl" in their name need this step. No target label is read.
 
     \b
     Examples:

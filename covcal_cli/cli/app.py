@@ -70,7 +70,7 @@ class _Command(TyperCommand):
         )
         for word, following in takewhile(lambda pair: pair[0] != "--", pairwise(args)):
             if word in valued and following in flags | valued:
-                reason = f"it needs a value, but the next word is the option {following}"
+                reason = f"{word} needs a value, but the next word is the option {following}"
                 raise typer.BadParameter(reason, ctx, param_hint=f"'{word}'")
         words: list[str] = []
         is_choice = False
@@ -145,7 +145,7 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # typer would exit with 2 for an unreadable file
+                # With True, typer exits with 2 if a file is unreadable.
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
@@ -228,7 +228,7 @@ def covcal(
         typer.Option(
             callback=_show_completion,
             is_eager=True,
-            help="Print what --install-completion would install.",
+            help="Print the script that --install-completion installs.",
         ),
     ] = None,
 ) -> None:
@@ -288,7 +288,7 @@ def _ended(error: BaseException) -> int:
         if str(error):
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    # the program that reads the output has ended
+    # The program that reads covcal's output has ended.
     if isinstance(error, BrokenPipeError):
         return ERROR
     if isinstance(error, CLICK_ERROR):

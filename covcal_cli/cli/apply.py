@@ -33,7 +33,9 @@ def apply(
     ] = None,
     output: Annotated[
         Path,
-        options.output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.", printed=True),
+        options.output(
+            "File to write: .csv, .parquet, .npz or .h5. With -o -, CSV is printed.", printed=True
+        ),
     ] = Path("probs.csv"),
     domain: Annotated[
         DomainName, typer.Option(help="Domain of the rows to write.")
@@ -57,11 +59,10 @@ def apply(
     """Write the calibrated confidence and probabilities of every row.
 
     No true label is read. The columns are id, label, label_index, confidence, and a column
-    prob_NAME for each class. label is the class that the classifier predicted, and label_index is
-    its number (0 if the classes are right and wrong). Calibration never changes these two columns.
-    confidence is the calibrated probability of label, and prob_NAME is the calibrated probability
-    of class NAME. Other columns of your table are not copied: to add them, join the tables by id
-    (the column id, or the row number from 0).
+    prob_NAME for each class. label is the class that the classifier predicted. label_index is the
+    number of this class, or 0 for tables of confidences. confidence is the calibrated probability
+    of label. prob_NAME is the calibrated probability of class NAME. To add other columns of your
+    table, join the tables by id (the column id, or the row number from 0).
 
     \b
     Examples:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # Smaller differences of confidence and accuracy are not called errors.
+_CLOSE = 0.01  # Confidence and accuracy agree if their difference is smaller.
 
 
 def calibrate(
     file: options.InputFile = None,
     output: Annotated[
-        Path, options.output("Calibration to write; - prints it.", printed=True)
+        Path,
+        options.output("File for the calibration. With -o -, JSON is printed.", printed=True),
     ] = Path("cal.json"),
     method: options.Method = options.MethodName.auto,
     loss: options.Loss = options.LossName.brier,
@@ -35,9 +36,9 @@ def calibrate(
         str,
         typer.Option(
             metavar="N|marked|none|auto",
-            help="Target labels to use. N: labels of N random rows; marked: labels that you added "
-            "with covcal label; none: no labels; auto: marked if there are such labels and "
-            "the method is auto.",
+            help="Target labels to use. N: the labels of N random rows; marked: labels from covcal "
+            "label; none: no labels; auto: like marked if the method is auto and the file has "
+            "labels from covcal label.",
         ),
     ] = "auto",
     seed: options.Seed = 0,
@@ -47,15 +48,14 @@ def calibrate(
 ) -> None:
     """Fit a temperature, so that the confidence on the target is as high as the accuracy.
 
-    No target labels are read, except the labels that you added with covcal label or asked for with
-    --labels. With labels, the fit also adds an offset to the log odds of the confidence. covcal
-    evaluate then leaves out the rows with these labels.
+    Target labels are read only from covcal label, or with --labels. With labels, the fit also adds
+    an offset to the log odds of the confidence. covcal evaluate does not measure on rows whose
+    labels were used. If you have labels, --labels 50 gives the best calibration.
 
     \b
     Methods for most uses:
     {auto}
     {main}
-      --labels 50   fit to labelled target rows: best if you have labels
 
     \b
     Research methods (calibrate/README.md has their formulas and results):
@@ -119,7 +119,7 @@ def calibrate(
     hint: str | None = following(path, output)
     accuracies = [calibration.source_accuracy for calibration in calibrations.values()]
     if any(a is not None and a.class_order is not None for a in accuracies):
-        hint = None  # The verdict names the next step: extract again.
+        hint = None  # The verdict already says that the next step is extract.
     elif hint is not None and hint.startswith("covcal apply"):
         before = (_before_apply(calibration, path) for calibration in calibrations.values())
         hint = next(filter(None, before), hint)
@@ -219,13 +219,11 @@ def details(calibration: "Calibration", *, every_check: bool = False) -> str:
     if calibration.weights is not None:
         facts |= _weights(calibration.weights)
     if calibration.bound is not None:
-        at_temperature = (
-            "at the T with the smallest weighted error"
-            if calibration.loss == "brier"
-            else "at this T"
-        )
+        at_temperature = "at the best T" if calibration.loss == "brier" else "at this T"
         error = calibration.bound["weighted_error"]
-        facts["Theorem 1"] = f"weighted error (half of a Brier score) {error:.4f} {at_temperature}"
+        facts["Theorem 1"] = (
+            f"the weighted error (half of a Brier score) is {error:.4f} {at_temperature}"
+        )
     parts = [tables.aligned(facts)]
     if calibration.candidates:
         parts.append(tables.text(candidates_table(calibration)))
@@ -282,7 +280,7 @@ def _confidence(calibration: "Calibration") -> str:
         return text
     gap, low, high = before - accuracy, estimates["accuracy_low"], estimates["accuracy_high"]
     if abs(gap) < _CLOSE:
-        return f"{text}: it agrees with the accuracy of {interval(low, high)}"
+        return f"{text}: the confidence agrees with the accuracy of {interval(low, high)}"
     is_sure = calibration.labelled_rows is not None and not low <= before <= high
     sure = "" if is_sure else "probably "
     points = _points_between(before, accuracy)
@@ -291,7 +289,7 @@ def _confidence(calibration: "Calibration") -> str:
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
         still = "still " if rest * gap > 0 else ""
         side, points = "high" if rest > 0 else "low", _points_between(after, accuracy)
-        text += f". After calibration it is {sure}{still}too {side} by about {points}"
+        text += f". After calibration, the confidence is {sure}{still}too {side} by about {points}"
     return text
 
 
@@ -300,7 +298,7 @@ def _temperature(calibration: "Calibration") -> str:
     text = " and ".join(values)
     if calibration.labelled_rows is not None:
         return (
-            f"{text} and offset {calibration.confidence_offset:+.2f}, fitted to "
+            f"{text}, with the offset {calibration.confidence_offset:+.2f}. Both were fitted to "
             f"{calibration.labelled_rows.n} labels"
         )
     offsets = " with class offsets" if calibration.class_offsets else ""
@@ -323,7 +321,7 @@ def _offsets(calibration: "Calibration") -> str:
     pairs = zip(calibration.classes, calibration.class_offsets, strict=True)
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])
-    return f"log odds moved by {text}{', ...' if len(largest) > _SHOWN_OFFSETS else ''}"
+    return f"added to log odds: {text}{', ...' if len(largest) > _SHOWN_OFFSETS else ''}"
 
 
 def _weights(health: Mapping[str, Any]) -> dict[str, str]:
@@ -331,12 +329,13 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
     mean, largest, cut = health["mean_weight"], health["largest_share"], health["clipped_share"]
     auc, error = health["domain_auc"], health["discriminator_error"]
     return {
-        "Weights": f"effective sample size {ess:.1f} of {n} rows, {in_fit:.1f} in the fit of T",
+        "Weights": f"the {n} rows have an effective sample size of {ess:.1f}; with the weights of "
+        f"the fit, {in_fit:.1f}",
         "Weight sizes": f"mean {mean:.3f}; the largest weight is {percent(largest, 1)} of the "
         f"total; {percent(cut, 1)} of the weights were cut at the limit",
         "Domains": (
-            f"a classifier separates source from target with AUC {auc:.3f} (0.5 = "
-            f"indistinguishable) and squared error {error:.3f} (0.25 = chance)"
+            f"a classifier separates source from target with AUC {auc:.3f} (0.5 = chance) and "
+            f"squared error {error:.3f} (0.25 = chance)"
         ),
     }
 

@@ -26,7 +26,7 @@ def compare(
         str, typer.Option(metavar="all|NAME,NAME", help="Methods of covcal calibrate to compare.")
     ] = "all",
     seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Runs of adapt and calibrate per file.")
+        int, typer.Option(min=1, metavar="N", help="How often each file is adapted and calibrated.")
     ] = 5,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Metric that ranks the methods.")
@@ -37,7 +37,7 @@ def compare(
     ] = options.PresetName.default,
     no_adapt: Annotated[
         bool,
-        typer.Option("--no-adapt", help="Do not adapt the features files. This is much faster."),
+        typer.Option("--no-adapt", help="Skip covcal adapt, which takes most of the time."),
     ] = False,
     jobs: Annotated[
         int,
@@ -53,10 +53,10 @@ def compare(
     """Adapt, calibrate and evaluate several files with several seeds.
 
     A table shows each method with its mean and standard deviation over the seeds, its mean rank,
-    and the number of shifts on which it makes the metric worse. A second table shows the choice of
-    auto, its estimated accuracy beside the true accuracy, and the checks that failed. If the
-    command was interrupted, run it again to continue with the first unfinished run. Target labels
-    are used only for the metrics; no method reads target labels.
+    and the number of shifts where the method makes the metric worse. A second table shows the
+    method that auto chose, the estimated and the true accuracy, and the failed checks. To continue
+    after an interruption, repeat the command. Target labels are used only for the metrics; no
+    method reads target labels.
 
     \b
     Examples:

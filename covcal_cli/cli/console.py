@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-# matches the first of two aligned columns
+# The first of two aligned columns.
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
 _SECONDS = 30.0  # Seconds between two lines of progress.
 _BAR, _BESIDE = 20, 38  # Widths of the progress bar and its text, in characters.
@@ -238,7 +238,7 @@ def file_of(
         calibrations = list(read_named(documents, networks, names).values())
         return file_to_judge(file, calibrations, purpose=purpose, picked=not is_named)
 
-    # All labels have calibrations fitted on the same file.
+    # The calibrations of all labels were fitted on the same file.
     return for_first_label(labels_of(file, documents), file_of_label)
 
 
@@ -261,7 +261,7 @@ def to_new_sheet() -> str:
 
 
 def to_decide(path: Path) -> str:
-    """Return the command that repeats decide.json of the current folder with new labels."""
+    """Return the command that makes decide.json again, with new labels."""
     from covcal_cli.formats.decision import Decision
     from covcal_cli.records import read_document
 

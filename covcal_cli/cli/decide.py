@@ -25,9 +25,9 @@ def decide(
             "The calibration that gives the confidence of each row; default: cal.json."
         ),
     ] = None,
-    output: Annotated[Path, options.output("Decision to write; - prints it.", printed=True)] = Path(
-        "decide.json"
-    ),
+    output: Annotated[
+        Path, options.output("File for the decision. With -o -, JSON is printed.", printed=True)
+    ] = Path("decide.json"),
     error: Annotated[
         float | None, options.share("Largest share of the accepted rows that may be wrong.")
     ] = None,
@@ -184,7 +184,8 @@ def answer(decision: "Decision", output: str) -> str:
         )
     if decision.error is not None:
         limit = short_percent(decision.error)
-        best, promise = "rows with the highest confidence", f"a promise of at most {limit} wrong"
+        surest = "rows with the highest confidence"
+        promise = f"a promise that at most {limit} of the accepted rows are wrong"
         if decision.is_promise:
             future = "" if decision.covers == "these rows" else ", and of similar future rows,"
             basis = "" if use is None else f" ({use.labels} labels, {use.wrong} wrong)"
@@ -202,17 +203,17 @@ def answer(decision: "Decision", output: str) -> str:
                 "estimate, not a promise."
             )
         elif decision.share:
-            facts["Expect"] = "the errors in the table, which are estimates and not promises"
+            facts["Expect"] = "the table shows the errors. These are estimates, not promises."
         elif use is None:
-            facts["Reason"] = f"more than {limit} of the {best} may be wrong"
+            facts["Reason"] = f"more than {limit} of the {surest} may be wrong"
         elif use.labels:
             allowed = f"at most {use.allowed} wrong rows" if use.allowed > 0 else "no wrong row"
             facts["Reason"] = (
-                f"{use.wrong} of the {use.labels} labelled {best} are wrong, but {promise} "
+                f"{use.wrong} of the {use.labels} labelled {surest} are wrong, but {promise} "
                 f"allows {allowed}"
             )
         else:
-            facts["Reason"] = f"{promise} needs more labels of {best}"
+            facts["Reason"] = f"{promise} is possible only after you label more {surest}"
         if not decision.is_promise or (use is None and decision.labels_needed):
             facts["Labels"] = _offer(decision, output)
     if rule is not None:
@@ -255,7 +256,7 @@ def _offer(decision: "Decision", output: str) -> str:
     uses = [decision.labels, *(group.labels for group in decision.groups)]
     labels, is_first = decision.labels_needed, not any(uses)
     if not labels:
-        outlook = "more labels would give a promise for only a few rows"
+        outlook = "even with more labels, a promise would cover only a few rows"
         if is_first:
             outlook = "a promise is unlikely, even with many labels"
         return f"{outlook}: allow a larger --error, or improve the classifier"

@@ -36,8 +36,8 @@ def demo(
     continues = write_demo(output)
     console.screen(
         "A digit classifier gets handwriting that is bolder and turned by about 10 degrees.\n"
-        "The classifier gets 96 % of its own test digits right. How many of the new digits does "
-        "it get right, and does its confidence show this?\n"
+        "The classifier gets 96 % of its own test digits right. What share of the new digits does "
+        "the classifier get right, and is the confidence equal to this share?\n"
     )
     console.screen(f"$ cd {output}")
     with chdir(output):

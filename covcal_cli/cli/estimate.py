@@ -41,7 +41,8 @@ def estimate(
     output: Annotated[
         Path | None,
         options.output(
-            "Write estimate.json to this file; - prints it instead of the table.", printed=True
+            "File for estimate.json. With -o -, JSON is printed instead of the table.",
+            printed=True,
         ),
     ] = None,
     metrics: options.EstimatedMetrics = None,
@@ -67,10 +68,10 @@ def estimate(
 ) -> None:
     """Estimate accuracy on the target, without labels or with a few.
 
-    No target labels are read, except the labels that you added with covcal label. The printed range
-    is a rule of thumb: the further the estimate is below the source accuracy, the wider the range.
-    Without labels, covcal cannot see whether the right label of an input has changed. With -v, the
-    command shows every estimator with its assumption.
+    Target labels are read only if you added them with covcal label. The printed range is a rule of
+    thumb. The range is wider if the estimate is further below the source accuracy. Without labels,
+    covcal cannot see whether the right label of an input has changed. With -v, the command shows
+    every estimator with its assumption.
 
     With -c, the defaults of --max-weight, --seed and --target-prior come from the calibrations. If
     the estimate is right, the ECE of a calibration is at least the distance between its mean
@@ -169,7 +170,7 @@ def estimate(
     def render(kind: str) -> str:
         return _rendered(expectation, kind, verbose=verbose)
 
-    following_command = ""  # The next command is computed first, because this can fail.
+    following_command = ""  # Choose the command before any output, because the choice can fail.
     if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
         following_command = _next(path, estimation, costs, for_decision=for_decision)
     try:
@@ -190,7 +191,7 @@ def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decis
 
     accuracy = estimation.source_accuracy
     if accuracy is not None and accuracy.class_order is not None:
-        return ""  # The warning names the next step: extract again.
+        return ""  # The warning already says that the next step is extract.
     document, word = Path("cal.json"), as_word(path)
     if document.exists() and costs is not None and "review" in json_of(costs):
         force = " --force  # replaces decide.json" if Path("decide.json").exists() else ""
@@ -322,7 +323,9 @@ def _answer(estimation: "Estimation") -> str:
     )
     cost = next((e for e in estimation.metrics if e.metric == COST and e.group is None), None)
     if cost is not None:
-        unit = "" if cost.value is None else " per row, if every row is accepted"
+        unit = (
+            "" if cost.value is None else " per row. This is the mean cost if every row is accepted"
+        )
         facts["Expected cost"] = f"{metric_cell(cost)}{unit}"
     facts["Checks"] = checks(estimation.checks, sentences_of_failed(best.guards))
     return tables.aligned({name: text for name, text in facts.items() if text})

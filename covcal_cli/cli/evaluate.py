@@ -33,8 +33,8 @@ def evaluate(
         list[Path] | None,
         typer.Argument(
             metavar="FILE...",
-            help="Features or adapted files, measured together. Default: the file that the "
-            "calibration was fitted on.",
+            help="Features or adapted files. The rows of all files are put together. Default: the "
+            "file that the calibration was fitted on.",
             show_default=False,
         ),
     ] = None,
@@ -48,7 +48,7 @@ def evaluate(
     output: Annotated[
         Path | None,
         options.output(
-            "Write metrics.json to this file; - prints it instead of the table.", printed=True
+            "File for metrics.json. With -o -, JSON is printed instead of the table.", printed=True
         ),
     ] = None,
     split: options.JudgedSplit = None,
@@ -56,8 +56,8 @@ def evaluate(
     predictions: Annotated[
         PredictionsName,
         typer.Option(
-            help="Whose predictions are measured: original (the classifier's) or own (those of the "
-            "networks of adapt)."
+            help="Measure the predictions of the classifier (original), or of the networks from "
+            "covcal adapt (own)."
         ),
     ] = PredictionsName.original,
     metrics: Annotated[
@@ -78,7 +78,7 @@ def evaluate(
             min=0,
             max=100_000,
             help="Number of bootstrap resamples for intervals and differences; 1000 is usual. "
-            "With 0, the tables have no intervals. Gates and the verdict still use 1000 "
+            "With --bootstrap 0, the tables have no intervals, but gates and the verdict use 1000 "
             "resamples.",
         ),
     ] = 0,
@@ -88,8 +88,8 @@ def evaluate(
             min=0,
             max=0.9999,
             help="Confidence level of the intervals. A gate fails only if the whole interval is "
-            "beyond the limit. With 0, a gate ignores the interval. Rows must be independent: "
-            "several rows of one patient or video make the intervals too narrow.",
+            "beyond the limit. With --confidence 0, gates use no intervals. Rows must be "
+            "independent: several rows of one patient or video make the intervals too narrow.",
         ),
     ] = 0.95,
     seed: options.Seed = 0,
@@ -115,21 +115,23 @@ def evaluate(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            metavar="METRICS.JSON", help="An earlier metrics.json, for --fail-regression."
+            metavar="METRICS.JSON", help="The metrics.json that --fail-regression compares with."
         ),
     ] = None,
     fail_regression: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is significantly worse than in the baseline, by more "
-            "than this limit. May be repeated.",
+            help="Exit with 3 if a metric is worse than in the baseline by significantly more than "
+            "this limit. May be repeated.",
         ),
     ] = None,
     junit: options.Junit = None,
     decision: Annotated[
         Path | None,
-        options.decision("Measure this decision too, for gates on accepted_error and coverage."),
+        options.decision(
+            "Also measure this decision. Its metrics are accepted_error and coverage."
+        ),
     ] = None,
     networks: options.NetworksOfFeatures = None,
     allow_other_preprocessing: options.AllowOtherPreprocessing = False,
@@ -225,8 +227,8 @@ def evaluate(
         if labels:
             if diagram is not None:
                 raise typer.BadParameter(
-                    "needs a file of one classifier, but this file has several labels: leave "
-                    "out this option",
+                    "a diagram needs rows with one label each, but the rows of this file can have "
+                    "several labels: leave out --diagram",
                     param_hint="--diagram",
                 )
             several = assess_labels(labels, gates, assess_one)
@@ -433,13 +435,13 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
         title = f"{level} intervals, {evaluation.resamples} resamples, seed {evaluation.seed}"
         parts.append((title, _intervals(evaluation, extras)))
     if extras.intervals and evaluation.differences:
-        title = f"differences on the same rows, {level} intervals"
+        title = f"differences between calibrations on the same rows, with {level} intervals"
         metrics = METRICS if extras.every_metric else MAIN
         parts.append((title, differences_table(evaluation, metrics, on_screen=True)))
     if evaluation.by is not None:
         title = f"by {printable(evaluation.by)}"
         if evaluation.by == "class":
-            title = "by true class: the accuracy is the recall"
+            title = "by true class, so the accuracy is the recall"
         if any(group.small for groups in evaluation.groups.values() for group in groups):
             title += (
                 f"; groups with (n) have under {SMALL_GROUP} rows, so their ECE is mostly noise"

@@ -37,7 +37,7 @@ def export(
     ] = None,
     decision: Annotated[
         Path | None,
-        options.decision("Add the output accept: whether this decision accepts the row."),
+        options.decision('Add the output "accept": whether this decision accepts the row.'),
     ] = None,
     networks: options.Networks = None,
     model_output: options.ModelOutput = None,
@@ -93,7 +93,7 @@ def export(
     same = [] if labels else ["labels identical"]
     if labels:
         temperatures = [f"{label} {c.scaling.shown(3)}" for label, c in calibrations.items()]
-        built_in = f"one for each of {len(labels)} labels, T = {listed(temperatures)}"
+        built_in = f"each of the {len(labels)} labels has its own T: {listed(temperatures)}"
     facts = {
         "Outputs": f"{', '.join(written.kept)} (unchanged), {', '.join(written.added)}",
         "Calibration": built_in,

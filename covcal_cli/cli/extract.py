@@ -26,7 +26,7 @@ def extract(
     source: extract_options.Source = None,
     target: extract_options.Target = None,
     target_only: Annotated[
-        Path | None, typer.Option("--target", help="The new data, if there is no source.")
+        Path | None, typer.Option("--target", help="The new data. Use --target without SOURCE.")
     ] = None,
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
     logits: extract_options.Logits = False,
@@ -41,7 +41,7 @@ def extract(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Run a few batches and show what a run would do. Nothing is written."
+            "--dry-run", help="Run only a few batches, show what extract would do, write no file."
         ),
     ] = False,
     force: Force = False,
@@ -77,7 +77,7 @@ def extract(
     tables_alone = typed.model is None and typed.source is None and target_only is None
     if expect_accuracy is not None and (dry_run or (typed.source is None and not tables_alone)):
         why = (
-            "--dry-run does not measure the accuracy: use only one of the two"
+            "--dry-run does not measure the accuracy: leave out --dry-run or --expect-accuracy"
             if dry_run
             else "the accuracy is measured on the source: give SOURCE too"
         )
@@ -146,7 +146,7 @@ def _skipped(domain: "DomainReport") -> str | None:
 def _following(report: "ExtractReport", shard: str | None) -> str | None:
     accuracy = report.source_accuracy
     if accuracy is not None and accuracy.class_order is not None:
-        return None  # The warning names the next step: extract again.
+        return None  # The warning already says that the data must be extracted again.
     quoted = as_word(report.output)
     if shard is not None:
         return f"covcal merge {quoted} ... (all {shard.partition('/')[2]} shards)"
@@ -162,8 +162,8 @@ def _following(report: "ExtractReport", shard: str | None) -> str | None:
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:
     if table is not None and domains == ["target"]:
         console.note(
-            f"{table} is used as the target, because it has no column domain. To calibrate, "
-            "give SOURCE and TARGET. To leave out this note, pass --target"
+            f'{table} is used as the target, because the table has no column "domain". To '
+            "calibrate, give SOURCE and TARGET. To leave out this note, pass --target"
         )
 
 

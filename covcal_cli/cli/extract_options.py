@@ -79,8 +79,8 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="SOURCE and TARGET are tables of logits. By default, the column names decide. One "
-        "table with a column domain may hold both.",
+        help="SOURCE and TARGET are tables of logits. By default, the column names decide. Source "
+        'and target may also be one table with a column "domain".',
     ),
 ]
 Probabilities = Annotated[
@@ -270,7 +270,7 @@ class ExtractOptions:
     layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None
     scale: Annotated[
         float | None,
-        typer.Option(help="Factor for pixels from 0 to 255. Default: 1/255 for floats."),
+        typer.Option(help="Multiply pixel values (0 to 255) by this. Default: 1/255 for floats."),
     ] = None
     mean: Annotated[
         str | None, typer.Option(metavar="A[,B,C]", help="Mean to subtract from scaled pixels.")
@@ -303,8 +303,8 @@ class ExtractOptions:
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column of a table to keep for covcal pick and --by. May be repeated. Columns "
-            "that are not features are kept without this option.",
+            help="Column of a table to keep for covcal pick and --by. May be repeated. A column "
+            "that is not a feature is always kept.",
         ),
     ] = None
     seed: Seed = 0
@@ -386,7 +386,7 @@ class ExtractOptions:
         choices = tuple(self.choices or ())
         if choices and outputs not in (None, "probabilities"):
             raise typer.BadParameter(
-                f"reads a log of token log-probabilities: leave out --{outputs}",
+                f"--choices reads a log of token log-probabilities: leave out --{outputs}",
                 param_hint="--choices",
             )
         if len(choices) == 1 or len(set(choices)) < len(choices) or "" in choices:

@@ -92,7 +92,7 @@ class GatedOutput:
         if self.document is not None and self.document.suffix.lower() in _PRINTED:
             kind = _PRINTED[self.document.suffix.lower()]
             raise typer.BadParameter(
-                f"writes JSON: give a name that ends in .json. To save the {kind} table, run "
+                f"-o writes JSON: give a name that ends in .json. To save the {kind} table, run "
                 f"with --format {kind} > {self.document}",
                 param_hint="-o",
             )
@@ -102,7 +102,8 @@ class GatedOutput:
         for option, path in self._by_option.items():
             if path is not None and path in options:
                 raise typer.BadParameter(
-                    f"has the same name as the file of {options[path]}: give another name",
+                    f"this file has the same name as the file of {options[path]}: give another "
+                    "name",
                     param_hint=option,
                 )
             if path is not None:

@@ -64,7 +64,7 @@ def label(
     Several CSV files may hold labels of different rows, or of the same rows by different people.
     The command prints how far people agree: Cohen's kappa for two people, Fleiss' kappa for more.
     If two people give a row different labels, the command names the row. --resolve says which label
-    to use. If rows can have several labels, people are compared on each label.
+    to use. If rows can have several labels, the kappa is computed for each label.
 
     \b
     Examples:
@@ -118,8 +118,8 @@ def label(
     following = to_calibrate(written)
     if not labelling.has_source:  # files of covcal watch have no source
         following = (
-            f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
-            "same period, calibration and history as before"
+            f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE  # repeats "
+            "your earlier covcal watch with these labels"
         )
     # calibrate does not use labels for a decision.
     if labelling.for_decision:

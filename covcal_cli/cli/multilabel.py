@@ -134,7 +134,7 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
     next_step = f"read {report.page}{before}"
     if result is None:
         screen = calibrated(report.calibrations)
-        measured = "nothing, because no target test row has a label"
+        measured = "no target test row has a label, so nothing was measured"
         return f"{screen}\n\n{tables.aligned({'Measured': measured, 'Next': next_step})}"
     facts = _answer(result)
     if report.model and "Trust" in facts and not {"Not proved", "Do not trust"} & set(facts):
@@ -210,12 +210,13 @@ def decided(decisions: "Mapping[str, Decision]", output: str) -> str:
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of {first.counted}, on average over "
         f"the labels; the label with the fewest accepted rows is {least}",
-        "Expect": "the errors in the table, which are estimates and not promises",
+        "Expect": "the table shows the errors. These are estimates, not promises.",
     }
     if promised:
         facts["Promise"] = (
             f"{named(promised)}: at most {short_percent(first.error or 0.0)} of the accepted rows "
-            f"are wrong, with {short_percent(first.certainty)} certainty for each label by itself"
+            f"are wrong. Each label has {short_percent(first.certainty)} certainty, but not all "
+            "labels together"
         )
     needed = max(0 if entry.is_promise else entry.labels_needed for entry in decisions.values())
     if needed:
@@ -262,7 +263,7 @@ def publish_expectations(
 def _joined(
     expectations: "Mapping[str, Expectation]", more: "Callable[[Expectation], list[Table]]"
 ) -> list[Table]:
-    """Join the tables of all labels that have the same columns."""
+    """Join the tables of different labels, if the tables have the same columns."""
     joined: dict[tuple[str, ...], tuple[list[int], list[list[str]]]] = {}
     for label, entry in expectations.items():
         for table in more(entry):

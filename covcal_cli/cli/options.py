@@ -69,7 +69,7 @@ JudgedFile = Annotated[
 Networks = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="New path of the adapted file of an fl method, if the file has moved."
+        metavar="FILE", help="New path of the file from covcal adapt, if that file has moved."
     ),
 ]
 NetworksOfFeatures = Annotated[
@@ -77,8 +77,8 @@ NetworksOfFeatures = Annotated[
     typer.Option(
         "--networks",
         metavar="ADAPTED.H5",
-        help="New path of the adapted file of an fl method, if FILE is a features file and "
-        "the adapted file has moved.",
+        help="New path of the file from covcal adapt, if that file has moved. Needed only if FILE "
+        "is a features file.",
     ),
 ]
 AllowOtherPreprocessing = Annotated[
@@ -147,8 +147,9 @@ Labels = Annotated[
     LabelsName,
     typer.Option(
         "--labels",
-        help="Labels to use. marked: labels that you added with covcal label; none: no labels; "
-        "auto: marked if there are such labels. estimate leaves out labels for a decision.",
+        help="Labels to use. marked: labels from covcal label; none: no labels; auto: like marked "
+        "if the file has labels from covcal label. With auto, covcal estimate does not use labels "
+        "that were picked for a decision.",
     ),
 ]
 ExpectedAccuracy = Annotated[
@@ -159,13 +160,13 @@ ExpectedAccuracy = Annotated[
         max=1.0,
         metavar="SHARE",
         help="The accuracy that you expect on labelled source rows, such as 0.96. Exit with 3 if "
-        "the measured accuracy is significantly lower.",
+        "the measured accuracy is significantly below the expected accuracy.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]
 
 
-# Options of the result and its output.
+# Options for results.
 
 FormatName = StrEnum("FormatName", ["table", "json", "markdown", "github"])
 TexFormatName = StrEnum("TexFormatName", ["table", "json", "markdown", "github", "latex"])
@@ -176,8 +177,8 @@ EstimatedMetrics = Annotated[
         metavar="METRIC[:CLASS],...",
         help="More metrics, for every class or for the named class, such as f1,recall:fraud. "
         "Metrics: precision, recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. "
-        "accuracy and balanced_accuracy are about all classes, so they take no class. Write macro "
-        "instead of a class for the mean over all classes.",
+        "accuracy and balanced_accuracy are about all classes, so they take no class. For the mean "
+        'over all classes, write "macro" instead of a class.',
     ),
 ]
 
@@ -192,7 +193,7 @@ def costs(text: str, example: str) -> Any:
 _PAIR = '"pairs": [{"true": "a", "predicted": "b", "cost": 100}]'
 RowCosts = Annotated[
     Path | None,
-    costs("Add the mean cost of a row if every row is accepted.", f'{{"wrong": 5, {_PAIR}}}'),
+    costs("Estimate the mean cost per row, if all rows are accepted.", f'{{"wrong": 5, {_PAIR}}}'),
 ]
 DecisionCosts = Annotated[
     Path | None,
@@ -223,8 +224,8 @@ End = Annotated[
     EndName | None,
     typer.Option(
         "--end",
-        help="End of the interval that a gate compares with its limit. Default: low with "
-        "--fail-below, high with --fail-above.",
+        help="Compare the limit with the low end, the middle or the high end of the interval. "
+        "Default: low with --fail-below, high with --fail-above.",
     ),
 ]
 Junit = Annotated[

@@ -21,24 +21,24 @@ def pick(
     output: Annotated[
         Path,
         options.output(
-            "CSV to write, with an empty column for labels; - prints it. A name in .json gives "
-            "tasks for Label Studio, a name in .jsonl for doccano.",
+            "CSV to write, with an empty column for labels. With -o -, CSV is printed. A name in "
+            ".json gives tasks for Label Studio, and a name in .jsonl gives tasks for doccano.",
             printed=True,
         ),
     ] = Path("to-label.csv"),
     calibration: Annotated[
         Path | None,
         options.calibration(
-            "Calibration whose confidence decides how often a row is drawn. Default: a temperature "
-            "fitted to the source."
+            "Calibration that gives the confidence. Rows with a low confidence are drawn more "
+            "often. Default: a temperature fitted to the source."
         ),
     ] = None,
     after: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="CSV",
-            help="An earlier CSV from covcal pick whose labels are not in FILE yet: its rows are "
-            "not drawn again. May be repeated.",
+            help="An earlier CSV from covcal pick whose labels are not in FILE yet. Rows of this "
+            "CSV are not drawn again. May be repeated.",
         ),
     ] = None,
     page: Annotated[
@@ -59,8 +59,8 @@ def pick(
     split: Annotated[
         list[options.SplitName] | None,
         typer.Option(
-            help="Split to draw from. May be repeated. Default: train and validation, because the "
-            "test rows are for evaluate.",
+            help="Draw rows of this split. May be repeated. Default: train and validation, because "
+            "the test rows are for evaluate.",
             show_default=False,
         ),
     ] = None,
@@ -96,7 +96,7 @@ def pick(
         bool,
         typer.Option(
             "--predictions",
-            help="Show the classifier's answer in the CSV. The page has a button that shows it.",
+            help="Show the classifier's answer in the CSV, and behind a button on the page.",
         ),
     ] = False,
     networks: options.NetworksOfFeatures = None,
@@ -108,10 +108,10 @@ def pick(
     """Pick the target rows whose labels are most useful. No target label is read.
 
     Rows are drawn at random. A row is more likely to be drawn if the classifier is less sure of it.
-    The CSV also holds the texts and columns that extract kept, and the probability with which each
-    row was drawn. With these probabilities, estimates from the labels are unbiased. Fill in the
-    column "label", and run covcal label. Rows that were picked before are not drawn again. If rows
-    can have several labels, the CSV has a column label_NAME for each label: write 1 or 0.
+    Because the CSV also holds the probability of each draw, estimates from the labels are unbiased.
+    The CSV shows the texts and other columns that covcal extract stored. Fill in the column
+    "label", and run covcal label. Rows that were picked before are not drawn again. If rows can
+    have several labels, the CSV has a column label_NAME for each label: write 1 or 0.
 
     The page works offline and on a phone: open it in any browser, label the rows, save the CSV.
     The CSV and the page do not show the classifier's answer unless you ask for it, because people
@@ -158,7 +158,7 @@ def pick(
         )
     if output.suffix.lower() in (".html", ".htm"):
         raise typer.BadParameter(
-            "is for the CSV: pass --page FILE.html to write a page", param_hint="--output"
+            "the CSV cannot be a page: pass --page FILE.html to write a page", param_hint="--output"
         )
     console = Console(quiet=quiet, verbose=verbose)
     if file is None and decision is not None:
@@ -275,12 +275,12 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
     half, worst = (
         f"{100 * width:.0f}" for width in (picked.half_width_of_all, picked.half_width_at_worst)
     )
-    wrong = f" (+/- {worst} if the confidence is wrong)" if worst != half else ""
+    points = in_points(half) + (f" (worst case: {worst})" if worst != half else "")
     is_known = "of a label known" if picked.sheet.several else "known"
-    before = f" and the {picked.before} of earlier batches" if picked.before else ""
-    precision = f"{is_known} to about +/- {in_points(half)} with these labels{before}"
+    before = f" and the {picked.before} labels of earlier batches" if picked.before else ""
+    precision = f"{is_known} to about +/- {points} with these labels{before}"
     if now:
-        precision = f"{now} now; these labels alone{before} give about +/- {in_points(half)}"
+        precision = f"{now} now; known to about +/- {points} with only these labels{before}"
     least = 100 * picked.mean_error
     first = (
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
@@ -289,12 +289,11 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
     if region_of(batch.score) is not None:
         facts["Promise"] = "covcal decide will test the promise with these labels"
     else:
-        facts["Accuracy"] = f"{precision}{wrong}"
+        facts["Accuracy"] = precision
         facts["ECE"] = (
-            f"at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE needs more "
-            "labels"
+            f"a calibration with these labels has an ECE of at least {in_points(f'{least:.0f}')}"
             if least >= 1
-            else "a calibration with these labels can reach less than 1 point"
+            else "a calibration with these labels can have an ECE below 1 point"
         )
     if len(picked.sheets) > 1:
         share, sizes = picked.sheets[0].share, [len(sheet) for sheet in picked.sheets]

@@ -27,8 +27,8 @@ def report(
         int,
         typer.Option(
             min=0,
-            help="Resamples for the intervals; 0: no intervals. The headline always uses 1000 "
-            "resamples.",
+            help="Number of bootstrap resamples for the intervals; 0: no intervals. The headline "
+            "always uses 1000 resamples.",
         ),
     ] = 1000,
     decision: Annotated[

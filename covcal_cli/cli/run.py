@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _STEPS = 5
 _FITTED = 300  # number of labels that `run --from` suggests for a fit
 _NO_MODEL = (
-    "No calibrated model was written, because its labels would be wrong "
-    "(covcal export --force writes one)"
+    "No calibrated model was written, because the model would output wrong labels. "
+    "covcal export --force writes the model anyway"
 )
 
 
@@ -44,8 +44,8 @@ Earlier = Annotated[
     typer.Option(
         "--from",
         metavar="FOLDER",
-        help="Start from the folder of an earlier run. The only argument is then the new target "
-        "data.",
+        help="Start from the folder of an earlier run. With --from, give only the new target data "
+        "as an argument.",
     ),
 ]
 
@@ -65,8 +65,7 @@ def run(
         bool,
         typer.Option(
             "--adapt",
-            help="Run covcal adapt too. Without this option, adapt runs only for a method "
-            "that needs it.",
+            help="Run covcal adapt even if the method does not need adapted features.",
         ),
     ] = False,
     device: Device = DeviceName.auto,
@@ -80,9 +79,7 @@ def run(
     ] = None,
     replace_unproved: Annotated[
         bool,
-        typer.Option(
-            "--replace", help="With --from: use the new calibration even if no labels can judge it."
-        ),
+        typer.Option("--replace", help="With --from: use the new calibration even without labels."),
     ] = False,
     *,
     options: extract_options.ExtractOptions,
@@ -94,7 +91,7 @@ def run(
             "-f",
             help="Make every result again, even if the folder holds the results of another "
             "project. With --from: use the new calibration even if the labels do not prove "
-            "it better.",
+            "that it is better.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -108,8 +105,8 @@ def run(
     export. With --multilabel, every result covers all labels.
 
     With --from, a new calibration is fitted to the new data and compared with the calibration in
-    the folder. The new calibration is used if labels prove it better and do not prove its
-    confidence wrong. With --replace, it is used without labels too.
+    the folder. The new calibration is used if labels prove that it is better, and do not prove that
+    its confidence is wrong. With --replace, the new calibration is used even without labels.
 
     \b
     Examples:
@@ -307,9 +304,9 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         lines.append(f"{_NO_MODEL}.")
     if renewal.is_reference_kept:
         lines.append(
-            "The new rows raised the alarm of covcal watch, so covcal watch still "
-            "compares later rows with the rows of the old calibration. If the new rows are "
-            f"normal, delete {folder / 'cal.reference.json'}."
+            "covcal watch will compare later rows with the rows of the old calibration, because "
+            "the new rows raised an alarm. If the new rows are normal, delete "
+            f"{folder / 'cal.reference.json'}."
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"
@@ -335,7 +332,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     if labels is None:
         reason = "without labels of the new rows, only an estimate supports the new calibration"
         if comparison.old == comparison.new:
-            reason = "the new calibration gives the same confidence"
+            reason = "the new calibration gives the same confidence as the old calibration"
         return f"{decision}: {reason}"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
@@ -367,7 +364,7 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
             report.evaluation, list(metrics)[-1]
         )
     else:
-        measured = "nothing, because no target test row has a label"
+        measured = "no target test row has a label, so nothing was measured"
         tone, verdict = unmeasured_action(report.calibration)
     lines = [answer(report.calibration, verdict)]
     if verbose:

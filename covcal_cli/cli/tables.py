@@ -35,7 +35,7 @@ def listed(facts: Mapping[str, str], kind: str) -> str:
 
 
 def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
-    """Return tables with titles as text for the format ``table``, as LaTeX, or as Markdown."""
+    """Return titled tables in one of three formats: text (``table``), LaTeX or Markdown."""
     from covcal_cli.report.tables import latex, markdown
 
     if kind == "latex":

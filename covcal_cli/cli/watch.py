@@ -38,8 +38,8 @@ def watch(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME=]NEW.H5...",
-            help="Features files with a target, one per period, in the order of time. With "
-            "--plot you may leave them out.",
+            help="Features files with a target, one per period, in the order of time. With --plot, "
+            "no file is needed.",
             show_default=False,
         ),
     ] = None,
@@ -82,9 +82,9 @@ def watch(
         Path | None,
         typer.Option(
             metavar="LABELS.CSV",
-            help="CSV with labels that came after their period: columns id, label (or label_NAME "
-            "for each label) and, for repeated ids, period. Without NEW.H5, the labels are "
-            "added to the periods of the history.",
+            help="CSV with labels that became known later. Columns: id, label (or label_NAME for "
+            "each label), and period if ids repeat. Without NEW.H5, the labels are added to the "
+            "periods of the history.",
         ),
     ] = None,
     target_labels: Annotated[
@@ -99,24 +99,24 @@ def watch(
     ] = None,
     join: Annotated[
         bool,
-        typer.Option("--join", help="If the history already has a period, add these rows to it."),
+        typer.Option("--join", help="Add the rows of a period that the history already has."),
     ] = False,
     stable: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=0,
-            help="An alarm ends after this many periods without another change; 0: it does not "
-            "end for this reason.",
+            help="End an alarm after this many periods without a new change. 0: do not end alarms "
+            "in this way.",
         ),
     ] = 8,
     acknowledge: Annotated[
         str | None,
         typer.Option(
             metavar="REASON",
-            help="Accept the rows since the change as normal, which ends the alarm. The history "
-            "records the reason. If you repaired a fault instead, delete the lines of the bad "
-            "periods from WATCH.JSONL.",
+            help="End the alarm: the changed rows are normal from now on. The history records the "
+            "reason. If the rows changed because of a fault that you repaired, do not acknowledge, "
+            "but delete the lines of the bad periods from WATCH.JSONL.",
         ),
     ] = None,
     tolerance: Annotated[
@@ -151,7 +151,7 @@ def watch(
     output: Annotated[
         Path | None,
         options.output(
-            "Write the results of the periods as JSON to this file; - prints the JSON instead.",
+            "File for the results of the periods. With -o -, JSON is printed instead of the table.",
             printed=True,
         ),
     ] = None,
@@ -184,10 +184,10 @@ def watch(
     allows both verdicts: then label some rows. Without labels, the interval is half as wide as the
     estimated range: expect one wrong verdict in ten.
 
-    A separate alarm says whether the rows changed, since when, and what changed most. Most changes
-    leave the confidence right. On average there are at most --false-alarms false alarms per year,
-    however often you look. An alarm ends with --acknowledge, after --stable periods without another
-    change, or if enough later rows look like the rows before the change.
+    A separate alarm says whether the rows changed, since when, and what changed most. The
+    confidence is still right after most changes. On average there are at most --false-alarms false
+    alarms per year, however often you look. An alarm ends with --acknowledge, after --stable
+    periods without a new change, or if enough later rows are as before the change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
     does. If rows of the period have labels, the labels are used.
@@ -248,8 +248,8 @@ def watch(
     names = labels_of(None, [calibration])
     if names and plot is not None:
         raise typer.BadParameter(
-            "needs a calibration of one classifier, but this one has several labels: leave out "
-            "this option",
+            "a plot needs rows with one label each, but this calibration has several labels: leave "
+            "out --plot",
             param_hint="--plot",
         )
     if acknowledge is not None:
@@ -391,9 +391,8 @@ def _answer(watched: "Watched") -> str:
         counts = Counter(period.verdict for period in watched.periods)
         verdicts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
         changed = sum(period.alarm.raised for period in watched.periods)
-        lines[f"{len(watched.periods)} periods"] = (
-            f"{', '.join(verdicts)}; {changed} with changed rows"
-        )
+        verdict_counts = ", ".join(verdicts)
+        lines[f"{len(watched.periods)} periods"] = f"{verdict_counts}; rows changed in {changed}"
     return tables.aligned(lines)
 
 

@@ -90,8 +90,8 @@ def caption(comparison: Comparison) -> str:
     return (
         f"{text} Rank is the mean rank over shifts; 1 is best. The columns "
         f"{', '.join(harm_heads(comparison))} count the shifts where a method is worse than "
-        f"the better of {' and '.join(BASELINES)} by more than "
-        f"this number{unit and ' of points'}."
+        f"the better baseline ({' or '.join(BASELINES)}) by more than "
+        f"{'this number of points' if unit else 'this number'}."
     )
 
 

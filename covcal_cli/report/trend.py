@@ -172,7 +172,7 @@ def page(trend: Timeline) -> str:
     changed = sum(period.alarm.raised for period in trend.periods)
     n_periods = _counted(len({period.measured.period for period in trend.periods}), "period")
     n_calibrations = _counted(len(trend.calibrations), "calibration")
-    counts = f"{n_periods}, {n_calibrations}: {verdict_counts}; {changed} with changed rows."
+    counts = f"{n_periods}, {n_calibrations}: {verdict_counts}; rows changed in {changed}."
     reason = last.answer.removeprefix(f"{last.verdict}: ")
     reason = reason[:1].upper() + reason[1:]
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""

@@ -83,7 +83,7 @@ class Results(Document):
         for name, second in self.kept.items():
             number = _number(second)
             if number < 1 or second != _numbered(name, str(number)):
-                raise ValueError(f"{shown(second)} is not a valid name for an earlier {name}")
+                raise ValueError(f"covcal run cannot have renamed {name} to {shown(second)}")
 
 
 def own_path(folder: Path, name: str) -> Path:

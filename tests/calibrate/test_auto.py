@@ -305,11 +305,17 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("accuracy", "words"),
     [
-        (0.81, "too low by about 2 points. After calibration it is probably too high by about 3 "),
-        (0.9, "too low by about 11 points. After calibration it is probably still too low by "),
+        (
+            0.81,
+            "too low by about 2 points. After calibration, the confidence is probably too high by ",
+        ),
+        (
+            0.9,
+            "too low by about 11 points. After calibration, the confidence is probably still too ",
+        ),
         (0.99, "it was probably too low by about 20 points. After"),  # No labels: nothing is sure.
         (0.84, "too low by about 5 points\n"),
-        (0.79, ": it agrees with the accuracy of 69 to 89 %\n"),
+        (0.79, ": the confidence agrees with the accuracy of 69 to 89 %\n"),
     ],
 )
 def test_the_screen_says_whether_calibration_went_too_far(

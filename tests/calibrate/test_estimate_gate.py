@@ -120,7 +120,7 @@ def test_a_cost_has_a_gate(small_files: Path) -> None:
         assert done.code == code
         assert f"gate cost <= {limit:g}" in done.out
     shown = f"{entry['value']:.3g} ({entry['low']:.3g} to {entry['high']:.3g})"
-    assert f"Expected cost       {shown} per row, if every row is accepted" in done.out
+    assert f"Expected cost       {shown} per row. This is the mean cost if every" in done.out
     one_class = (*asked, "--metrics", f"recall:{content['classes'][0]}")
     assert 'The rows "all classes"' not in covcal(*one_class, cwd=small_files).require_success().out
     for kind, row in (("markdown", f"| all classes | {shown} |"), ("latex", f"& {shown} ")):

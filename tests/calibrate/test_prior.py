@@ -224,6 +224,4 @@ def test_screens_say_what_moves(tmp_path: Path) -> None:
     offsets = json.loads(document.read_text())["class_offsets"]
     assert f"class 0 {offsets[0]:+.2f}" in done.out
     shown = covcal("inspect", document).require_success().out
-    assert (
-        f"{min(offsets):.3g} to {max(offsets):.3g}, added to the log odds of the classes" in shown
-    )
+    assert f"{min(offsets):.3g} to {max(offsets):.3g} are added to the log odds of classes" in shown

@@ -195,7 +195,9 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply
-    assert "\nLabels  more labels would give a promise for only a few rows: allow" in done.out
+    assert (
+        "\nLabels  even with more labels, a promise would cover only a few rows: allow" in done.out
+    )
 
 
 @pytest.mark.parametrize("high", [2.5, 4.0])
@@ -243,7 +245,7 @@ def test_a_drawn_row_without_a_label_counts_as_wrong(labelled: Path) -> None:
 def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     shutil.copy(folder / "features.h5", folder / "bare.h5")
     picked = covcal("pick", "-n", 60, "-o", "s.csv", cwd=folder).require_success()
-    assert " % now; these labels alone give about +/- " in picked.out
+    assert " % now; known to about +/- " in picked.out
     fill(folder / "s.csv", folder / "features.h5")
     covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)
@@ -561,7 +563,7 @@ def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
     refused = covcal("pick", "-qn", 50, "--for", "decide.json", "-o", "t.csv", cwd=folder)
     assert "extract the data to another file" in refused.error_line()
     assert (
-        "needs more labels of rows with the highest confidence"
+        "is possible only after you label more rows with the highest"
         in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
     )
 
@@ -697,7 +699,7 @@ def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--error", 0.25, "--promise-by", "hospital", "-f")
     done = covcal("decide", *options, cwd=folder).require_success()
     assert "the rows with a confidence above the threshold of their group" in done.out
-    assert "the errors in the table, which are estimates and not promises" in done.out
+    assert "the table shows the errors. These are estimates, not promises." in done.out
     label(folder, 240)
     done = covcal("decide", *options, cwd=folder).require_success()
     (folder / "screen.txt").write_text(done.out)

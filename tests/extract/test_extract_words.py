@@ -31,7 +31,7 @@ def test_ids_that_repeat_or_are_empty_are_named(option: str, tmp_path: Path) -> 
 def test_one_table_is_the_target_aloud_or_as_asked(tmp_path: Path) -> None:
     save("csv", tmp_path, "t", outputs())
     done = covcal("extract", "--logits", "t.csv", cwd=tmp_path).require_success()
-    assert "note: t.csv is used as the target, because it has no column domain" in done.err
+    assert "note: t.csv is used as the target, because the table has no column" in done.err
     done = covcal("extract", "--logits", "--target", "t.csv", "-f", cwd=tmp_path).require_success()
     assert "used as the target" not in done.err
     assert "next: covcal apply features.h5" in done.err

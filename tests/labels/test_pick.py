@@ -146,7 +146,7 @@ def test_a_next_batch_leaves_the_earlier_ones_out(picked: Path, tmp_path: Path) 
     done = covcal("pick", "-n", 200, *after, "-o", "rest.csv", cwd=folder).require_success()
     assert "Label these 200 rows" in done.out
     assert "drawn from 200 train and validation rows" in done.out
-    assert "with these labels and the 70 of earlier batches" in done.out
+    assert "with these labels and the 70 labels of earlier batches" in done.out
     assert sum(len(drawn_ids(one)) for one in (*sheets, folder / "rest.csv")) == 270
     line = covcal("pick", "adapted.h5", "-n", 201, *after, "-o", "x.csv", cwd=folder).error_line()
     assert "has only 200 target train and validation rows left to label" in line

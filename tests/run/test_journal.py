@@ -172,7 +172,7 @@ def test_a_journal_names_only_the_results_of_a_run(name: str, field: str, tmp_pa
 def test_a_result_is_kept_only_under_its_own_numbered_name(name: str, tmp_path: Path) -> None:
     write_journal(tmp_path, kept={"cal.json": name})
     with pytest.raises(
-        CovcalError, match=r"run\.json is damaged \(.* is not a valid name for an earlier cal"
+        CovcalError, match=r"run\.json is damaged \(covcal run cannot have renamed cal"
     ):
         Journal(tmp_path)
 

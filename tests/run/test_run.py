@@ -246,7 +246,7 @@ def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
     assert not (folder / "out" / "metrics.json").exists()
     assert "nothing here is measured" in (folder / "out" / "report.html").read_text()
     assert "ECE" not in done.out
-    assert "Measured          nothing, because no target test row has a label" in done.out
+    assert "Measured          no target test row has a label, so nothing was measured" in done.out
     assert done.out.count("Verdict  ") == 1
 
 

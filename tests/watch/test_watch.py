@@ -278,7 +278,7 @@ class TestVerdicts:
         lines = dict(re.split("  +", line, maxsplit=1) for line in answer.splitlines())
         assert list(lines) == ["moved", "rows", "3 periods"]
         assert lines["rows"].startswith("changed since moved: ")
-        assert lines["3 periods"].endswith("; 1 with changed rows")
+        assert lines["3 periods"].endswith("; rows changed in 1")
         assert "since moved" in table
 
 
