@@ -79,7 +79,7 @@ def _handle_unraisable(error: Any) -> None:
 def _send() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
-    else:  # a real signal, because a simulated signal does not end a waiting system call
+    else:  # A simulated signal would not end a waiting system call, so send a real signal.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

@@ -10,7 +10,7 @@ from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# Minimum number of rows to recognise probabilities, with several columns (True) or one (False).
+# Minimum number of rows to recognise probabilities; the key says if there are several columns.
 _FEW_BOUNDED = {True: 8, False: 50}
 _SHARED = re.compile(r".*[\W_]", re.DOTALL)
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
@@ -64,7 +64,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return statistics that tell logits from probabilities."""
+    """Return statistics that show whether rows are logits or probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -99,7 +99,7 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    # Rows of equal numbers may be logits or probabilities.
+    # If all numbers are equal, they may be logits or probabilities.
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:
@@ -158,9 +158,10 @@ def require_columns(expected: list[Any] | None, values: Any, where: str) -> None
 def require_like_fit(
     rows: Float64s, values: Any, classes: int, columns: list[Any] | None, owner: str
 ) -> None:
-    """Refuse logits with other classes or columns than those that were passed to fit.
+    """Refuse logits whose classes or columns differ from the logits that were passed to fit.
 
-    `rows` are the logits of `values`, (n, K). `owner` is the class that was fitted.
+    `values` are the user's logits, and `rows`, (n, K), are the same logits as an array. `owner` is
+    the name of the fitted Python class.
     """
     if rows.shape[1] != classes:
         raise ArgumentError(
@@ -291,7 +292,7 @@ def class_numbers(
     if len(strange):
         raise ArgumentError(
             f"{name}: row {strange[0]} is {labels[strange[0]]!s}, which is not one of the "
-            f"classes {listed}: correct it{instead}"
+            f"classes {listed}: correct this label{instead}"
         )
     return numbers
 

@@ -1,8 +1,8 @@
 """Exceptions for user errors, formatting of values, and argument checks.
 
 `checked` compares the arguments of a public function with their annotations. A wrong argument
-raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. Messages of a
-checked function name Python arguments instead of command line options.
+raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. In error messages,
+Python arguments replace command line options.
 """
 
 import errno
@@ -34,8 +34,8 @@ _REMEDIES = {
     errno.EACCES: "check its permissions",
     errno.EPERM: "check its permissions",
     errno.ENOENT: "check the path",
-    errno.ENAMETOOLONG: "pass a shorter one",
-    errno.EBADF: "open it, or name a file with -o",
+    errno.ENAMETOOLONG: "pass a shorter path",
+    errno.EBADF: "open the output, or name a file with -o",
 }
 
 
@@ -181,7 +181,7 @@ _OPTION = re.compile(
     r"covcal [a-z]+ (?:[^:;,.]|\.(?=\S))*|--[a-z-]+ \((\w+=True) in Python\)|--([a-z][a-z-]*)"
     r"|(?<=\s)-o\b"
 )
-# Python arguments with another name than the option.
+# Options whose Python argument has another name.
 _ARGUMENTS = {
     **{name: f'outputs="{name}"' for name in ("logits", "probabilities", "confidence")},
     **{name: f"{name}=True" for name in ("force", "join", "multilabel", "partial", "resume")},

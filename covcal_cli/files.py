@@ -70,7 +70,7 @@ def require_hdf5_name(path: Path) -> None:
     """Refuse an output with the file extension of another format."""
     if path.suffix.lower() in _OTHER_FORMATS:
         name = path.with_suffix(".h5").name
-        raise CovcalError(f"{path} would hold HDF5, not {path.suffix}: name it {name}")
+        raise CovcalError(f"{path} would hold HDF5, not {path.suffix}: name the file {name}")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Writing:
             os.close(self.lock)
 
 
-# Outputs to rename together, or None outside of `moved_together`.
+# Outputs to rename together; None if no `moved_together` block is active.
 _TOGETHER: ContextVar[list[_Writing] | None] = ContextVar("together", default=None)
 
 
@@ -132,8 +132,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of the block together, after the last output is complete.
 
-    New and old outputs are never mixed, even after ``kill -9``, because all old outputs except one
-    are removed first.
+    Even ``kill -9`` never leaves a mixture of new and old outputs, because all old outputs except
+    one are removed before the first new output appears.
     """
     together: list[_Writing] = []
     before = _TOGETHER.set(together)
@@ -233,7 +233,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # Use the descriptor, because another process may have removed the name.
+        else:  # Another process may have renamed the file, so use the open file.
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
     # another process may have removed the file before it was locked
@@ -245,7 +245,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 def _clear(path: Path, partial: Path, how: int) -> None:
     """Remove the hidden file of a killed run."""
-    # The name may belong to a link or a pipe of another user.
+    # Another user may have put a link or a pipe in this place.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
@@ -296,7 +296,7 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal sha256 of a file, which is cached until the file changes.
 
-    The sha256 is cached only a few seconds after the last change, because file times are rounded.
+    Because file times are rounded, a file that changed a few seconds ago is not cached.
     """
     with path.open("rb") as handle:
         status = os.fstat(handle.fileno())
@@ -312,7 +312,7 @@ def sha256_of(path: Path) -> str:
 
 def read_plain(path: str | Path) -> bytes:
     """Return the content of a plain file. Raise ValueError for a pipe or device."""
-    descriptor = os.open(path, _READING)  # A file object would take twice as long for a small file.
+    descriptor = os.open(path, _READING)  # For a small file, `open` would be twice as slow.
     try:
         status = os.fstat(descriptor)
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):

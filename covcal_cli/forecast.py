@@ -243,7 +243,7 @@ class ScaledLogits:
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Split arguments ``FILE`` or ``NAME=FILE`` into files and names.
 
-    An argument ``FILE`` gets an empty name. The name of an existing file is not split.
+    For ``FILE``, the name is empty. If a file called ``NAME=FILE`` exists, the argument is a file.
     """
     files, names = [], []
     for argument in arguments:

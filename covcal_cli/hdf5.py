@@ -1,8 +1,8 @@
 """Read untrusted HDF5 files, and refuse files whose numbers may be wrong.
 
 An HDF5 file can refer to other files. If a referenced file is missing, HDF5 returns zeros without
-an error. An array can also be unwritten or implausibly large. The class `File` refuses files with
-such references or arrays.
+an error. The class `File` refuses a file that refers to other files. `File` also refuses a file
+with an incomplete or implausibly large array.
 
 covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` checks the CRC-32
 when a block is read for the first time. Exceptions of h5py become a `CovcalError`.
@@ -34,7 +34,7 @@ CRC32 = "covcal_crc32"
 ATTRIBUTES_SHA256 = "attributes_sha256"
 # The start of a global heap, where HDF5 stores texts of variable length.
 _HEAP = re.compile(rb"GCOL\x01\0\0\0")
-_HEAP_BYTES = 32 << 10  # Heaps of attributes are near the start or the end of a file.
+_HEAP_BYTES = 32 << 10  # Number of bytes at each end of a file to search for heaps.
 _BLOCK_BYTES = 512 << 10
 _MOST_BLOCKS = 8192  # HDF5 allows 64 KiB for an attribute.
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
@@ -278,7 +278,7 @@ class Group(Mapping[str, Any]):
         return iter(names)
 
     def __len__(self) -> int:
-        """Return the number of groups and datasets in the group."""
+        """Return the number of subgroups and datasets."""
         with _readable(self.path, self.name):
             return len(self._identifier)
 

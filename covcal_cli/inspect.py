@@ -128,7 +128,7 @@ def _table_lines(path: Path) -> Lines:
                 "to do",
                 f"{fill}run covcal label, or send the file back. Do not change the other columns",
             ),
-            ("inclusion", "the probability with which the row was drawn"),
+            ("inclusion", "covcal pick drew the row with this probability"),
             ("draw", "a checksum of the line; covcal label needs this column"),
         ]
     of_label = [name.removeprefix("prob_") for name in store.entries if name.startswith("prob_")]
@@ -176,7 +176,7 @@ def _task_lines(path: Path) -> Lines:
     labelled = sum(map(bool, labels.values()))
     return [
         ("tasks", f"{len(labels)} rows that covcal pick drew; {labelled} have a label"),
-        ("to do", "label them in the annotation tool, and give its export to covcal label"),
+        ("to do", "label the rows in the annotation tool, and give the export to covcal label"),
     ]
 
 
@@ -286,7 +286,7 @@ def _domain(domain: Domain) -> tuple[str, str]:
     return domain.name, f"{domain.n} rows ({splits}), {labelled} labelled{use}; {widths}"
 
 
-# Models that export wrote. Only the metadata of a model are read; the model is not run.
+# Exported models. covcal reads only the metadata of a model, and does not run the model.
 
 _PREFIX = "covcal."
 

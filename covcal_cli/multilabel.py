@@ -1,9 +1,8 @@
 """Read files whose rows can have several labels: one label at a time.
 
 A picture can show a cat, a dog, both or neither. Each label is a classification of its own, with
-the classes `CLASSES`. A command loops over the labels. In the block ``with one_label(name)``, all
-functions see only one label of the file. Outside of a ``with`` block, the functions refuse the
-file.
+the classes `CLASSES`. In the block ``with one_label(name)``, all functions read only this label of
+the file. Outside of a ``with`` block, the functions refuse the file.
 """
 
 import re
@@ -25,7 +24,7 @@ _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 @contextmanager
 def one_label(name: str) -> Iterator[None]:
-    """Let all functions in the block see only one label of a file."""
+    """Set the label that all functions in the ``with`` block read."""
     token = _LABEL.set(name)
     try:
         yield
@@ -56,7 +55,7 @@ def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]
 
 
 def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
-    """Call a function for the first label, or once without labels. Return its result."""
+    """Call a function once, for the first label if there are labels. Return its result."""
     return next(iter(for_each_label(labels[:1], call).values()))
 
 
@@ -68,8 +67,8 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
     name = _LABEL.get()
     if name is None:
         raise CovcalError(
-            f"{path} holds {len(names)} independent labels, but this command works on one "
-            "classifier: extract a table of one label, with the columns prob_NAME and label"
+            f"each row of {path} can have {len(names)} labels, but this command needs one label "
+            "per row: extract a table of one label, with the columns prob_NAME and label"
         )
     if name not in names:
         raise CovcalError(f"{path} does not have this label: use one of {', '.join(names)}")
@@ -79,7 +78,7 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
     """Merge equal messages, and name the labels of each message.
 
-    Messages that differ only in numbers are merged too, with the numbers of the first label.
+    If messages differ only in numbers, only the message of the first label is kept.
     """
     labels_of: dict[str, dict[str, list[str]]] = {}
     for label, of_label in texts.items():

@@ -117,7 +117,7 @@ NOT_STORED = {"at": ""}  # Marks a field that is not stored in the file.
 class Input:
     """An input file of a result."""
 
-    role: str  # The kind of file: "features", "adapted", "calibration" or "costs".
+    role: str  # "features", "adapted", "calibration" or "costs".
     path: Path  # The path of the file; relative to the document's folder in JSON.
     sha256: str
     # A document is untrusted, so a path outside its folder is never opened.
@@ -326,9 +326,9 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # The hash of the whole file also detects exchanged calibrations of two labels.
+        # This hash also shows if someone exchanged the documents of two labels.
         if content.get(DIGEST) != digest_of(content):
-            fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
+            fault = f"{DIGEST} does not match, so the file was changed after covcal wrote it"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
         content = content["labels"][multilabel.chosen_label(path, names)]
     schema = content.get("schema")
@@ -361,13 +361,13 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
     if DIGEST not in content:
         raise ValueError(f"{DIGEST} is missing")
     if content[DIGEST] != digest_of(content):
-        raise ValueError(f"it was changed after covcal wrote it, because {DIGEST} does not match")
+        raise ValueError(f"{DIGEST} does not match, so the file was changed after covcal wrote it")
     document: D = _decoded(kind, content, "", path)
     return document
 
 
 def record_of(kind: type[R], content: Any) -> R:
-    """Convert a JSON value to the record `kind`. Raises `ValueError` if a field is wrong."""
+    """Convert a JSON value to a record of type `kind`. Raises `ValueError` if a field is wrong."""
     record: R = _decoded(kind, content, "", Path())
     return record
 

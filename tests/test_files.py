@@ -143,7 +143,9 @@ class TestOverwritePolicy:
     def test_hdf5_under_the_name_of_a_table_is_refused(self) -> None:
         require_hdf5_name(Path("features.h5"))
         require_hdf5_name(Path("features"))
-        with pytest.raises(CovcalError, match=r"x\.csv would hold HDF5, not \.csv: name it x\.h5"):
+        with pytest.raises(
+            CovcalError, match=r"x\.csv would hold HDF5, not \.csv: name the file x\.h5"
+        ):
             require_hdf5_name(Path("x.csv"))
 
     def test_a_pipe_or_device_is_never_replaced(self, tmp_path: Path) -> None:

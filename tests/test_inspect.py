@@ -163,7 +163,7 @@ def test_a_sheet_to_label_explains_its_columns(features: Path) -> None:
     covcal("pick", features, "-n", "5", "-o", sheet).require_success()
     found = shown(sheet)
     assert found["sheet"] == "5 rows that covcal pick drew; 0 have a label"
-    assert "do not change the other columns" in found["to do"]
+    assert "Do not change the other columns" in found["to do"]
     assert "covcal label needs this column" in found["draw"]
 
 
@@ -172,7 +172,7 @@ def test_tasks_say_what_to_do(features: Path, name: str) -> None:
     covcal("pick", features, "-n", "5", "-o", features.with_name(name)).require_success()
     found = shown(features.with_name(name))
     assert found["tasks"] == "5 rows that covcal pick drew; 0 have a label"
-    assert "give its export to covcal label" in found["to do"]
+    assert "give the export to covcal label" in found["to do"]
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ FILES = ("features.h5", "cal.json")
 def test_a_step_for_one_classifier_says_what_to_do(command: tuple[str, ...], several: Path) -> None:
     """Commands that do not support several labels refuse in one line, and name the way out."""
     line = covcal(*command, cwd=several).error_line()
-    assert "holds 3 independent labels" in line
+    assert "can have 3 labels, but this command" in line
     assert "extract a table of one label" in line
 
 

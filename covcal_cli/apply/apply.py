@@ -1,9 +1,9 @@
 """Write the calibrated probabilities of every row of a file, block by block.
 
-No true label is read. The label of a row is the predicted class, and the confidence is the
-calibrated probability of this class. With class offsets or adapted features, calibration can make
-another class more probable than the label. `ApplyReport.label_is_not_top` counts the rows with a
-more probable class (MATHEMATICS, section 6).
+No true label is read. The output ``label`` is the predicted class, and ``confidence`` is the
+calibrated probability of this class. With class offsets or adapted features, another class can have
+a higher calibrated probability. `ApplyReport.label_is_not_top` counts such rows (MATHEMATICS,
+section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,8 @@ class ApplySettings:
     domain: DomainName = "target"
     split: str = ALL  # "all", "train", "validation" or "test".
     confidence_only: bool = False  # Whether to leave out the probabilities of all classes.
-    allow_other_preprocessing: bool = False  # Whether images may be preprocessed differently.
+    # Whether to accept images whose preprocessing differs from the calibration's images.
+    allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
         require_one_of("domain", self.domain, ("target", "source"))
@@ -270,7 +271,7 @@ class _CalibratedRows:
         )
 
     def _predictions(self, rows: Rows) -> NDArray[np.bytes_] | None:
-        """Return the predictions of rows whose classes are only right and wrong, (m,)."""
+        """Return the predicted classes if the file has only one confidence per row, else None."""
         if not self.file.is_forecast_of_right or PREDICTION not in self.domain.columns:
             return None
         return self.domain.column(PREDICTION, rows)

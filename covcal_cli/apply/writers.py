@@ -180,7 +180,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive is written one array at a time, so narrow arrays wait in temporary files.
+        # Arrays of a zip archive are written one by one, so store small arrays in temporary files.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -211,7 +211,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # A fixed date, because equal rows must give equal bytes.
+    # The date is fixed, because equal rows must give equal bytes.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)
@@ -312,12 +312,12 @@ _SPECIAL = re.compile(rb'[",\n\r]')  # Characters that force quotes around a CSV
 _UNUSED = b"\xff"
 _DIGITS = 9  # Nine digits distinguish all float32 numbers.
 
-# The text of a number in parts, such as ``,0.000123456789`` or ``,1.23456789e-05``.
+# A number in a CSV line, such as ``,0.000123456789`` or ``,1.23456789e-05``, consists of six parts.
 _NUMBER = np.dtype(
     [
         ("start", "<u4"),  # A comma, and perhaps "0.0".
         ("zeros", "<u2"),  # Further zeros.
-        ("first", "<u2"),  # The first digit, perhaps with a decimal point.
+        ("first", "<u2"),  # One digit, and perhaps a decimal point.
         ("middle", "<u4"),  # Four digits.
         ("last", "<u4"),  # Four digits.
         ("exponent", "<u4"),
@@ -331,13 +331,13 @@ def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-_DECADES = range(39)  # Parts of the text for numbers between two powers of ten (a decade).
+_DECADES = range(39)  # Decade d holds the numbers from 10^-d to 10^(1-d).
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# The power of ten for each float32 exponent, and the next power of ten.
+# For each float32 exponent p: the decade of 2^p, and the upper end of this decade.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])

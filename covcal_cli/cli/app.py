@@ -241,13 +241,13 @@ def covcal(
       covcal calibrate                             writes cal.json
       covcal evaluate                              if some target labels are known
 
+    Then covcal apply, covcal export and covcal report use cal.json. One command runs all steps:
+
     \b
-    Then use cal.json, or take all steps at once:
-      covcal apply, covcal export, covcal report
       covcal run model.onnx source/ target/
 
     \b
-    Try it on embedded data:
+    Try an example on embedded data:
       covcal demo
     """
 

@@ -248,7 +248,7 @@ def _accuracy(calibration: "Calibration") -> str:
         how = f"by {calibration.labelled_rows.n} labels"
         if estimates.get("accuracy_without_labels") is not None:
             how = f"{how} and the estimate"
-    text = "not estimated; run covcal estimate to get it"
+    text = "not estimated (run covcal estimate)"
     if "accuracy" in estimates:
         ends = interval(
             estimates["accuracy_low"], estimates["accuracy_high"], estimates["accuracy"]

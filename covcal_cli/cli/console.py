@@ -1,7 +1,7 @@
 """Print results to stdout, and progress, notes and warnings to stderr.
 
-Tables fit 80 columns. A terminal gets wrapped sentences and colours. A file or pipe gets each
-sentence as one plain line.
+Tables fit 80 columns. On a terminal, sentences are wrapped and coloured. In a file or pipe, each
+sentence is one plain line.
 """
 
 import codecs
@@ -194,7 +194,7 @@ def prepare_streams() -> None:
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that a stream cannot encode: "─" by "-", others by JSON escapes."""
+    """Replace characters that a stream cannot encode by "-" (for "─") or by JSON escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -243,7 +243,7 @@ def file_of(
 
 
 def to_calibrate(path: Path) -> str:
-    """Return the command that calibrates a file. It replaces cal.json if there is one."""
+    """Return the command that calibrates a file, with --force if cal.json exists."""
     replaces = " --force  # replaces cal.json" if Path("cal.json").exists() else ""
     return f"covcal calibrate {as_word(path)}{replaces}"
 

@@ -70,11 +70,10 @@ def decide(
 ) -> None:
     """Decide which target rows to accept, and which a person should review.
 
-    Without labels, the error of the accepted rows is an estimate. With labels of rows from covcal
-    pick --for, covcal promises a limit: with the given certainty, at most the share --error of the
-    accepted rows is wrong. The promise is valid for every classifier and shift, because the
-    labelled rows are chosen at random. Target test rows are not used, so that covcal evaluate can
-    measure the result on them.
+    Without labels, the error of the accepted rows is an estimate. If you label the rows from covcal
+    pick --for, covcal promises that the error is at most --error, with the given certainty. The
+    promise is valid for every classifier and shift, because the labelled rows are chosen at random.
+    Target test rows are not used, so that covcal evaluate can measure the result on these rows.
 
     \b
     Examples:
@@ -203,7 +202,7 @@ def answer(decision: "Decision", output: str) -> str:
                 "estimate, not a promise."
             )
         elif decision.share:
-            facts["Expect"] = "the table shows the errors. These are estimates, not promises."
+            facts["Expect"] = "the table shows the errors. Each error is an estimate, no promise."
         elif use is None:
             facts["Reason"] = f"more than {limit} of the {surest} may be wrong"
         elif use.labels:

@@ -441,7 +441,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
     if evaluation.by is not None:
         title = f"by {printable(evaluation.by)}"
         if evaluation.by == "class":
-            title = "by true class, so the accuracy is the recall"
+            title = "by true class (the accuracy of a class is its recall)"
         if any(group.small for groups in evaluation.groups.values() for group in groups):
             title += (
                 f"; groups with (n) have under {SMALL_GROUP} rows, so their ECE is mostly noise"

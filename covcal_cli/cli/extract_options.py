@@ -57,7 +57,7 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"{MODEL_HELP} Leave it out if the data are tables of a classifier's outputs.",
+        help=f"{MODEL_HELP} Leave out MODEL if the data are tables of a classifier's outputs.",
         show_default=False,
     ),
 ]
@@ -79,8 +79,8 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="SOURCE and TARGET are tables of logits. By default, the column names decide. Source "
-        'and target may also be one table with a column "domain".',
+        help="SOURCE and TARGET are tables of logits. covcal can also recognise logits by the "
+        'column names. Source and target may be one table with a column "domain".',
     ),
 ]
 Probabilities = Annotated[
@@ -270,7 +270,7 @@ class ExtractOptions:
     layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None
     scale: Annotated[
         float | None,
-        typer.Option(help="Multiply pixel values (0 to 255) by this. Default: 1/255 for floats."),
+        typer.Option(help="Factor that multiplies pixels (0 to 255). Default: 1/255 for floats."),
     ] = None
     mean: Annotated[
         str | None, typer.Option(metavar="A[,B,C]", help="Mean to subtract from scaled pixels.")
@@ -312,7 +312,7 @@ class ExtractOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Rows that the model processes at a time. Default: chosen by the size of a row.",
+            help="Number of rows in a batch of the model. Default: chosen by the size of a row.",
         ),
     ] = None
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: all cores.")] = (

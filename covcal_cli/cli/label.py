@@ -121,7 +121,7 @@ def label(
             f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE  # repeats "
             "your earlier covcal watch with these labels"
         )
-    # calibrate does not use labels for a decision.
+    # covcal calibrate does not use labels that were picked for a decision.
     if labelling.for_decision:
         following = to_decide(written)
     console.wrote(written, following)

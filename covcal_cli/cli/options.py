@@ -19,7 +19,7 @@ def output(text: str, *, printed: bool = False) -> Any:
 
 def _named(output: Path | None) -> Path | None:
     if str(output) == "-":
-        raise typer.BadParameter("this result cannot be printed: give it a file name")
+        raise typer.BadParameter("this result cannot be printed: give a file name")
     return output
 
 
@@ -89,7 +89,8 @@ AllowOtherPreprocessing = Annotated[
     ),
 ]
 ModelOutput = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The output to read, if the model has several.")
+    str | None,
+    typer.Option(metavar="NAME", help="The output of the model to use, if it has several."),
 ]
 TrustModel = Annotated[
     bool,

@@ -52,8 +52,8 @@ def pick(
         Path | None,
         typer.Option(
             metavar="TARGET",
-            help="The target images that you gave to extract: the page shows them, and the CSV "
-            "gets a column with their paths.",
+            help="The target images that you gave to extract: the page shows these images, and the "
+            "CSV gets a column with their paths.",
         ),
     ] = None,
     split: Annotated[
@@ -212,12 +212,12 @@ def pick(
     if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):
         console.note(
             "the page shows only the ids of the rows. To show images, pass --images TARGET. To "
-            "show columns of a table, extract it again with --keep COLUMN"
+            "show columns of a table, extract the table again with --keep COLUMN"
         )
     if sheet.answers and not predictions:
         console.note(
             f"columns left out, because they seem to hold the classifier's answer: "
-            f"{printable(', '.join(sheet.answers))}. To show them, pass --predictions"
+            f"{printable(', '.join(sheet.answers))}. To show these columns, pass --predictions"
         )
     read = f"covcal label {as_word(path)}"
     saved = " ".join(as_word(sheet.path.name) for sheet in picked.sheets)

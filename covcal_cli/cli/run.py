@@ -310,7 +310,7 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"
-        use = "" if comparison.old == comparison.new else f"; add {option} to use them"
+        use = "" if comparison.old == comparison.new else f"; add {option} to use these results"
         lines.append(
             f"{folder} did not change. The new results are in {renewal.report.page.parent}{use}."
         )
@@ -338,7 +338,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     reason = f"is better ({details})"
     if comparison.old == comparison.new:
-        reason = f"gives the same confidence (ECE {old} on {labels.labels} labels)"
+        reason = f"gives the same confidence as the old one (ECE {old} on {labels.labels} labels)"
     elif labels.is_better and labels.is_off:
         reason += f", but on these labels the new confidence is {labels.gap.sentence}"
     elif labels.is_worse:

@@ -181,13 +181,14 @@ def watch(
     labels. Labels of earlier periods are also used, unless the rows have changed since these
     periods. The verdict is "holds" if confidence and accuracy differ by at most --tolerance points,
     and "off" if they differ by more. The verdict is "not known" if the interval of the accuracy
-    allows both verdicts: then label some rows. Without labels, the interval is half as wide as the
-    estimated range: expect one wrong verdict in ten.
+    allows both verdicts: then label some rows. Without labels, about one verdict in ten is wrong,
+    because the interval is only half as wide as the estimated range.
 
     A separate alarm says whether the rows changed, since when, and what changed most. The
     confidence is still right after most changes. On average there are at most --false-alarms false
-    alarms per year, however often you look. An alarm ends with --acknowledge, after --stable
-    periods without a new change, or if enough later rows are as before the change.
+    alarms per year, however often you look. --acknowledge ends an alarm. An alarm also ends after
+    --stable periods without a new change, or if enough later rows are like the rows before the
+    change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
     does. If rows of the period have labels, the labels are used.

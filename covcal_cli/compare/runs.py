@@ -141,7 +141,7 @@ class Record(Document):
         accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
             require_possible(f"metrics.{method}", values, self.n)
-            # Methods never change predictions, so all have the same accuracy.
+            # Methods never change predictions, so all methods have the same accuracy.
             if values.get("accuracy", accuracy) != accuracy:
                 raise ValueError(f"metrics.{method}.accuracy differs from metrics.{NONE}.accuracy")
         names = [estimate.name for estimate in self.estimates]

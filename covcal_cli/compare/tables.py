@@ -23,8 +23,8 @@ def grids(
     """Return the comparison as one table, or two if there are many shifts.
 
     The table has a row for each method, and a column for each shift. For several shifts, the table
-    also has columns for mean, worst score, mean rank and the number of harmed shifts. `bold`
-    formats the text of the best cell.
+    also has columns for mean, worst score, mean rank and the number of shifts where a method is
+    worse. `bold` formats the text of the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -70,7 +70,7 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Table:
 
 
 def harm_heads(comparison: Comparison) -> list[str]:
-    """Return the column names for harmed shifts."""
+    """Return the headings of the columns that count shifts where a method is worse."""
     return [f"> {100 * by:.0f}" if percent(comparison) else f"> {by}" for by in HARMS]
 
 
@@ -136,7 +136,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Join names and counts, such as "temp 3x"; leave out counts that equal `of`."""
+    """Join names and counts, such as "temp 3x". If a count is `of`, only the name is shown."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -222,7 +222,7 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that formats a comparison for a file name ending."""
+    """Return the function that writes a comparison in the format of the file extension."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(
@@ -232,6 +232,6 @@ def require_format(path: Path) -> Callable[[Comparison], str]:
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, force: bool) -> None:
-    """Write a comparison to a file in the format of the file name ending."""
+    """Write a comparison to a file, in the format of the file extension."""
     path = Path(path)
     write_text(path, require_format(path)(comparison), force=force)

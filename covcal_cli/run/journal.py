@@ -8,7 +8,7 @@ interrupted run can be continued.
 
 - The journal records new names for the old results, such as cal.1.json.
 - The old results are copied under the new names.
-- The new results are moved into the folder, and the new journal last.
+- The new results are moved into the folder. The new journal is moved last.
 
 `finish_placing` completes an interrupted replacement. The calibration in use is never lost.
 """
@@ -44,7 +44,7 @@ class Messages:
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # Facts about the result, by subject.
+    facts: Mapping[str, str] = field(default_factory=dict)  # Lines of the summary, by heading.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ def finish_placing(folder: Path) -> None:
     _keep(folder, journal.kept)
     next_folder = own_path(folder, NEXT)
     if (next_folder / JOURNAL).exists():
-        # The report contains file paths, so the report must be made again.
+        # The old report names files in ``next/``, so a new report is made later.
         coming = {path.name for path in Journal(next_folder).files()} - {REPORT}
         for path in journal.files():
             if path.name not in coming:

@@ -1,9 +1,10 @@
 """``covcal run --from``: calibrate again for new target rows, and keep the better calibration.
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
-Then both calibrations are compared on the new rows. If the new rows have labels, the labels must
-prove that the new calibration is better. The labels must also not prove that the new confidence is
-far off. Without labels, the new calibration is used only at the user's request.
+Then both calibrations are compared on the new rows. If the new rows have labels, the new
+calibration is used if the labels prove that it is better. However, the new calibration is not used
+if the labels prove that its confidence is far from the accuracy. Without labels, the new
+calibration is used only at the user's request.
 
 New rows that raised an alarm of ``covcal watch`` may not be normal. After an alarm, the new
 calibration gets the reference data of the earlier calibration.
@@ -101,7 +102,7 @@ class Renewal:
     """The result of ``covcal run --from``."""
 
     report: RunReport
-    comparison: Comparison | None  # No comparison if the new results already existed.
+    comparison: Comparison | None  # None if the results for the new rows already existed.
     is_in_use: bool  # Whether the new calibration is now in use.
     second_names: tuple[Path, ...] = ()  # New names of the old results, such as cal.1.json.
     is_reference_kept: bool = False  # Whether the old reference data are used again.
@@ -242,7 +243,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
     """Compare two calibrations on the new rows."""
-    # The estimate uses the class frequencies of the first calibration, which is the new one.
+    # `expect` uses the class frequencies of the first calibration in its list.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}

@@ -230,7 +230,7 @@ class Steps:
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # ``covcal extract`` reports the same error.
+        except CovcalError as error:  # ``covcal extract`` will report this error.
             return str(error)
         return preprocessing.to_json()
 
@@ -402,9 +402,9 @@ class RunReport:
 
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
-    # Without labels, there is neither an evaluation nor assessments.
-    evaluation: Evaluation | None  # For rows with one label.
-    assessments: LabelAssessments | None  # For rows that can have several labels.
+    # If rows have one label, the evaluation; else the assessments. Both are None without labels.
+    evaluation: Evaluation | None
+    assessments: LabelAssessments | None
     # Calibrated model or probabilities; None if the classes seem to be in the wrong order.
     model: Path | None
     page: Path
@@ -499,8 +499,8 @@ def results_folder(folder: Path) -> Iterator[Path]:
         raise CovcalError(f"{fault}: name another folder with -o") from error
     if not is_own:
         raise CovcalError(
-            f"{folder} exists, but covcal run did not make it: move the folder, or name another "
-            "with -o"
+            f"{folder} exists, but covcal run did not make it: move this folder, or name another "
+            "folder with -o"
         )
     try:
         yield folder

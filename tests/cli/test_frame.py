@@ -70,4 +70,4 @@ def test_a_closed_stdout_is_named_with_the_remedy(small_files: Path) -> None:
     before = "import os; os.close(1)"
     done = covcal_process("apply", small_files / "adapted.h5", *options, before=before)
     assert done.code == 1
-    assert done.err.splitlines()[-1].endswith("open it, or name a file with -o")
+    assert done.err.splitlines()[-1].endswith("open the output, or name a file with -o")

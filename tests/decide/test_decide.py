@@ -191,7 +191,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
     assert done.out.startswith("Accept  none of the target train and validation rows")
     assert (
-        "labelled rows with the highest confidence are wrong, but a promise of at most 10 % wrong"
+        "labelled rows with the highest confidence are wrong, but a promise that at most 10 %"
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply
@@ -699,7 +699,7 @@ def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--error", 0.25, "--promise-by", "hospital", "-f")
     done = covcal("decide", *options, cwd=folder).require_success()
     assert "the rows with a confidence above the threshold of their group" in done.out
-    assert "the table shows the errors. These are estimates, not promises." in done.out
+    assert "the table shows the errors. Each error is an estimate, no promise." in done.out
     label(folder, 240)
     done = covcal("decide", *options, cwd=folder).require_success()
     (folder / "screen.txt").write_text(done.out)

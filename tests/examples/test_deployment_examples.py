@@ -189,7 +189,8 @@ def test_a_job_over_the_weeks(repository: Path, weeks: int, moved: int) -> None:
     assert failed == [False] * (weeks - moved) + [True] * moved
     page = (repository / "trend.html").read_text()
     told = (
-        f"{weeks} periods, 1 calibration: 0 holds, {moved} off, {weeks - moved} not known; {moved}"
+        f"{weeks} periods, 1 calibration: 0 holds, {moved} off, {weeks - moved} not known; "
+        f"rows changed in {moved}."
     )
     assert told in page
     assert "<failure" in (repository / "watch.xml").read_text()

@@ -137,7 +137,7 @@ def test_numbers_may_be_rounded_to_those_of_other_rows(tmp_path: Path) -> None:
 def test_a_page_without_columns_says_how_to_keep_some(tmp_path: Path) -> None:
     path = write_features(tmp_path / "x.h5")
     run = ("pick", path, "-n", 4, "-o", tmp_path / "x.csv", "--page", tmp_path / "x.html")
-    assert "extract it again with --keep COLUMN" in covcal(*run).require_success().err
+    assert "extract the table again with --keep COLUMN" in covcal(*run).require_success().err
     path = with_columns(tmp_path / "y.h5")
     run = ("pick", path, "-n", 4, "-o", tmp_path / "y.csv", "--page", tmp_path / "y.html")
     assert "--keep" not in covcal(*run).require_success().err

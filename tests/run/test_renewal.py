@@ -174,7 +174,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             "is better (ECE 5.0 instead of 10.0 % on 500 labels), but on these labels the new "
             "confidence is too high by 53 points (52 to 54)",
         ),
-        (judged_by(0.0, 0.0), (), True, False, "gives the same confidence ("),
+        (judged_by(0.0, 0.0), (), True, False, "gives the same confidence as the old one ("),
         (
             None,
             (),
@@ -227,7 +227,7 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
         assert ("delete out/cal.reference.json" in text) == is_kept
     elif "--force" not in options:
         option = "--replace" if by_labels is None else "--force"
-        use = "" if is_same else f"; add {option} to use them"
+        use = "" if is_same else f"; add {option} to use these results"
         assert f"The new results are in out/next{use}." in text
         fit = "labels: covcal calibrate out/next/features.h5 --labels "
         assert (fit in text) == (by_labels is not None)

@@ -293,7 +293,8 @@ def test_a_folder_of_other_things_is_left_alone(folder: Path) -> None:
     done = covcal("run", "digits.onnx", "source.npz", "target.npz", "-o", "mine", cwd=folder)
     assert (
         done.error_line()
-        == "mine exists, but covcal run did not make it: move the folder, or name another with -o"
+        == "mine exists, but covcal run did not make it: move this folder, or name another folder "
+        "with -o"
     )
     assert [path.name for path in (folder / "mine").iterdir()] == ["notes.txt"]
 
