@@ -113,7 +113,7 @@ __all__ = sorted([*_HOMES, "calibrate"])
 def fit_file(
     path: "str | Path", settings: "CalibrateSettings | None" = None, labels: "Draw | None" = None
 ) -> "Calibration":
-    """Fit a method. Error messages name command line options."""
+    """Fit a method, with the error messages of the command line."""
     from covcal_cli.calibrate.calibrate import calibrate as fit
     from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.labels.target_labels import random_labels

@@ -132,8 +132,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of the block together, after the last output is complete.
 
-    Even ``kill -9`` never leaves a mixture of new and old outputs, because all old outputs except
-    one are removed before the first new output appears.
+    Even ``kill -9`` never leaves a mixture of new and old outputs. All old outputs except one are
+    removed before the first new output appears.
     """
     together: list[_Writing] = []
     before = _TOGETHER.set(together)

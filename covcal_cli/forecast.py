@@ -176,7 +176,7 @@ class ScaledLogits:
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The scaled logits by key; equal keys mean equal logits."""
+        """The logits to scale, by key. Equal keys mean equal logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}

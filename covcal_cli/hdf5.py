@@ -286,8 +286,8 @@ class Group(Mapping[str, Any]):
 class File(Group):
     """An open and checked HDF5 file, for a ``with`` statement.
 
-    `handle` is the ``h5py.File``, if the caller has opened the file. `within` returns the name of
-    the group to read, given the root attributes.
+    `handle` is the ``h5py.File``, if the caller has opened the file. `within` maps the root
+    attributes to the name of the group to read.
 
     Raises
     ------

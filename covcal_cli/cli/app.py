@@ -145,7 +145,7 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # With True, typer exits with 2 if a file is unreadable.
+                # Otherwise, typer exits with code 2 for an unreadable file.
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 

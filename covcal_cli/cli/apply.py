@@ -58,11 +58,12 @@ def apply(
 ) -> None:
     """Write the calibrated confidence and probabilities of every row.
 
-    No true label is read. The columns are id, label, label_index, confidence, and a column
-    prob_NAME for each class. label is the class that the classifier predicted. label_index is the
-    number of this class, or 0 for tables of confidences. confidence is the calibrated probability
-    of label. prob_NAME is the calibrated probability of class NAME. To add other columns of your
-    table, join the tables by id (the column id, or the row number from 0).
+    No true label is read. The columns are id, label, label_index, confidence, and prob_NAME for
+    each class. The column label holds the predicted class. The column label_index holds the number
+    of this class, or 0 for tables of confidences. The column confidence holds the calibrated
+    probability of label. Each column prob_NAME holds the calibrated probability of class NAME. To
+    add other columns of your table, join the tables by id, which is the column id or the row number
+    from 0.
 
     \b
     Examples:

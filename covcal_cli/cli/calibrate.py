@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # Confidence and accuracy agree if their difference is smaller.
+_CLOSE = 0.01  # Below this difference, confidence and accuracy agree.
 
 
 def calibrate(
@@ -48,9 +48,9 @@ def calibrate(
 ) -> None:
     """Fit a temperature, so that the confidence on the target is as high as the accuracy.
 
-    Target labels are read only from covcal label, or with --labels. With labels, the fit also adds
-    an offset to the log odds of the confidence. covcal evaluate does not measure on rows whose
-    labels were used. If you have labels, --labels 50 gives the best calibration.
+    Target labels are read only if you added them with covcal label, or pass --labels N. With
+    labels, the fit also adds an offset to the log odds of the confidence. Rows whose labels were
+    used are left out by covcal evaluate. If you have labels, --labels 50 gives the best result.
 
     \b
     Methods for most uses:

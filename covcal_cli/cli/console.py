@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-# The first of two aligned columns.
+# This pattern matches the first of two aligned columns.
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
 _SECONDS = 30.0  # Seconds between two lines of progress.
 _BAR, _BESIDE = 20, 38  # Widths of the progress bar and its text, in characters.
@@ -226,7 +226,7 @@ def file_of(
     names: Sequence[str] = (),
     networks: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Return the file to which calibrations are applied, and notes about it.
+    """Return the file to which calibrations are applied, and notes about the file.
 
     `is_named` says whether the user named the calibrations.
     """
@@ -254,7 +254,7 @@ def to_pick(path: Path) -> str:
 
 
 def to_new_sheet() -> str:
-    """Return the option that names a new CSV for covcal pick, or "" if its default is new."""
+    """Return the option that names a new CSV for covcal pick, or "" if to-label.csv is new."""
     names = ("to-label.csv", "more.csv", *(f"more-{number}.csv" for number in range(2, 100)))
     sheet = next((name for name in names if not Path(name).exists()), names[0])
     return "" if sheet == names[0] else f" -o {sheet}"

@@ -142,9 +142,9 @@ def evaluate(
 ) -> None:
     """Measure whether the confidence is right, where target labels are known.
 
-    Rows can be grouped by a column of the file, by class (the true class) or by predicted (the
-    predicted class). If the interval of a metric contains the limit, the gate does not fail. The
-    gate is then "not proved", and its message says how many rows would probably be enough.
+    With --by, rows are grouped by a column of the file, by true class or by predicted class. If the
+    interval of a metric contains the limit, the gate does not fail. The gate is then "not proved",
+    and its message says how many rows would probably be enough.
 
     \b
     Examples:

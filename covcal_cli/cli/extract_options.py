@@ -109,7 +109,7 @@ class Inputs:
     model: str | None  # None for tables of outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # by default, the column names decide
+    outputs: "OutputKind | None" = None  # None: covcal decides by the column names
 
     @classmethod
     def read(

@@ -58,8 +58,8 @@ def label(
 ) -> None:
     """Add the labels of picked rows to the features file. The model is not run again.
 
-    If an error occurs, no label is added. calibrate, estimate, decide and watch use these labels;
-    evaluate does not read them. Adapted files and calibrations that were made earlier stay valid.
+    If an error occurs, no label is added. The labels are used by covcal calibrate, estimate, decide
+    and watch, but not by covcal evaluate. Earlier adapted files and calibrations stay valid.
 
     Several CSV files may hold labels of different rows, or of the same rows by different people.
     The command prints how far people agree: Cohen's kappa for two people, Fleiss' kappa for more.

@@ -107,7 +107,7 @@ def pick(
 ) -> None:
     """Pick the target rows whose labels are most useful. No target label is read.
 
-    Rows are drawn at random. A row is more likely to be drawn if the classifier is less sure of it.
+    Rows are drawn at random. Rows with a low confidence are drawn with a higher probability.
     Because the CSV also holds the probability of each draw, estimates from the labels are unbiased.
     The CSV shows the texts and other columns that covcal extract stored. Fill in the column
     "label", and run covcal label. Rows that were picked before are not drawn again. If rows can

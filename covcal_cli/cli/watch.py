@@ -99,7 +99,7 @@ def watch(
     ] = None,
     join: Annotated[
         bool,
-        typer.Option("--join", help="Add the rows of a period that the history already has."),
+        typer.Option("--join", help="Add new rows to a period that the history already has."),
     ] = False,
     stable: Annotated[
         int,
@@ -186,9 +186,9 @@ def watch(
 
     A separate alarm says whether the rows changed, since when, and what changed most. The
     confidence is still right after most changes. On average there are at most --false-alarms false
-    alarms per year, however often you look. --acknowledge ends an alarm. An alarm also ends after
-    --stable periods without a new change, or if enough later rows are like the rows before the
-    change.
+    alarms per year, however often you look. You can end an alarm with --acknowledge. An alarm also
+    ends after --stable periods without a new change, or if enough later rows are like the rows
+    before the change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
     does. If rows of the period have labels, the labels are used.

@@ -136,7 +136,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Join names and counts, such as "temp 3x". If a count is `of`, only the name is shown."""
+    """Join names and counts, such as "temp 3x". A count is left out if it is the total `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
