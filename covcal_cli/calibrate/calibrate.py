@@ -46,7 +46,7 @@ from covcal_cli.formats.calibration import (
     TargetPrior,
 )
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.draws import FOR_DECISION, Draw
 from covcal_cli.maths.softmax import Forecasters, Scaling, scaled_by
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.temperature import Limit
@@ -93,10 +93,7 @@ def calibrate(
                 remedy = (
                     "These labels are too few to calibrate: run covcal pick again without --for"
                 )
-            note = (
-                f"the {len(draw)} labels were picked for a decision, so only covcal decide "
-                f"uses them. {remedy}"
-            )
+            note = f"the {len(draw)} {FOR_DECISION}, so only covcal decide uses them. {remedy}"
             warnings = [f"{CONTRADICTED}: {comparison}"]
             return replace(
                 calibration,

@@ -66,6 +66,7 @@ from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
 HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw` hides.
+FOR_DECISION = "labels were picked for a decision"  # In notes of fits that do not use them.
 MARKED = "marked"  # The HDF5 group of a draw.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
@@ -177,8 +178,8 @@ class Draw:
             )
         if self.left_out:
             notes.append(
-                f"{self.left_out} labels were picked for a decision, so only covcal decide uses "
-                "them. To use them here too, pass --labels marked"
+                f"{self.left_out} {FOR_DECISION}, so only covcal decide uses them. To use them "
+                "here too, pass --labels marked"
             )
         return tuple(notes)
 

@@ -224,9 +224,10 @@ def page(content: ReportContent) -> str:
 
 def _commands(content: ReportContent) -> str:
     lines = commands(content)
-    is_labelled = any(line.startswith("covcal label ") for line in lines)
-    note = "<p>Write the labels in each CSV file before covcal label reads it.</p>" * is_labelled
-    return f"{note}<pre>{chr(10).join(map(safe, lines))}</pre>"
+    note = "Words in capitals, such as SOURCE, stand for names and numbers that you know."
+    if any(line.startswith("covcal label ") for line in lines):
+        note += " Write the labels in each CSV file before covcal label reads it."
+    return f"<p>{note}</p><pre>{chr(10).join(map(safe, lines))}</pre>"
 
 
 def whole_page(title: str, style: str, parts: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from shlex import quote
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
+from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.data.classes import listed
 from covcal_cli.errors import in_percent, interval, percent, short_percent
 from covcal_cli.estimators.inputs import ESTIMATED
@@ -26,7 +27,7 @@ from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import CONTRADICTED, Calibration
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL, FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
-from covcal_cli.labels.draws import Batch
+from covcal_cli.labels.draws import FOR_DECISION, Batch
 from covcal_cli.labels.score import region_of
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.source_accuracy import SourceAccuracy
@@ -107,11 +108,12 @@ def commands(content: ReportContent) -> list[str]:
         path = calibration.inputs[0].path
         same = path == content.path or path not in content.origins
         fitted_to = as_word(content.path if same else path)
-        rows = calibration.labelled_rows
-        if rows is not None and rows.design == "marked":
-            labels = _label(content, content.path if same else path)
-            lines |= dict.fromkeys(labels or [f"covcal label {fitted_to} CSV"])
-        lines[_calibrate(fitted_to, document, calibration)] = None
+        labels = _label(content, content.path if same else path, calibration)
+        lines |= dict.fromkeys(labels)
+        command = _calibrate(fitted_to, document, calibration)
+        if not labels and calibration.method == AUTO and calibration.labelled_rows is None:
+            command += " --labels none" * any(line.startswith("covcal label") for line in lines)
+        lines[command] = None
     file = as_word(content.path)
     rows_file = content.path if content.decision is None else content.decision.rows_file
     lines |= dict.fromkeys(_label(content, rows_file))
@@ -133,14 +135,23 @@ def commands(content: ReportContent) -> list[str]:
     return [*lines, *last, f"covcal report {file} {options} -o report.html{changed}"]
 
 
-def _label(content: ReportContent, path: Path) -> list[str]:
-    lines = []
-    for number, batch in enumerate(content.batches.get(path, ()), 1):
+def _label(content: ReportContent, path: Path, fit: Calibration | None = None) -> list[str]:
+    """Return the commands for the labels in a file, or for the labels that a fit has seen."""
+    batches, lines = content.batches.get(path, ()), []
+    if fit is not None and not any(FOR_DECISION in text for text in fit.notes):
+        rows = fit.labelled_rows
+        is_marked = rows is not None and rows.design == "marked"
+        if is_marked and not batches:
+            return [f"covcal label {as_word(path)} CSV"]
+        batches = batches[: len(rows.batches) if rows is not None and is_marked else 0]
+    for number, batch in enumerate(batches, 1):
         pick, label = _pick(path, number, batch)
         if region_of(batch.score) is None:
             lines += [pick, label]
         elif content.decision is None:
-            lines.append(label)
+            decide = f"covcal decide {as_word(path)} -c CALIBRATION --error ERROR -o DECISION"
+            force = " --force" * (decide in lines)
+            lines += [f"{decide}{force}", f"{pick} --for DECISION", label]
     return lines
 
 
@@ -224,8 +235,9 @@ def _calibrate(file: str, document: Path, calibration: Calibration) -> str:
     loss = "" if calibration.loss == "brier" else f" --loss {calibration.loss}"
     if calibration.labelled_rows is not None:
         rows = calibration.labelled_rows
-        labels = str(rows.n) if rows.design == "random" else rows.design
-        return f"covcal calibrate {file} --labels {labels}{loss} {output}"
+        labels = f" --labels {rows.n if rows.design == 'random' else rows.design}"
+        labels *= calibration.method != AUTO  # auto leaves out labels for a decision
+        return f"covcal calibrate {file}{labels}{loss} {output}"
     options = f"--method {calibration.method}{loss}"
     if calibration.max_weight != 1000:
         options += f" --max-weight {calibration.max_weight!r}"

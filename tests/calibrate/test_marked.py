@@ -95,7 +95,7 @@ def test_report_says_how_it_was_made(path: Path) -> None:
     page = path.with_name("r.html")
     covcal("report", path, "-c", save(path), "-o", page, "-f").require_success()
     text = page.read_text(encoding="utf-8")
-    assert "--labels marked" in text
+    assert re.search(r"covcal label .*\ncovcal calibrate \S+ -o", text)
     assert '"combined" and "labels" used the 70 target labels that you gave.' in text
     rows = r"[\d,]+ target train and validation rows"
     assert re.search(rf"The estimate uses 70 labels and {rows}\.", text)

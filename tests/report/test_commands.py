@@ -16,7 +16,9 @@ from tests.labels.labelling import fill
 from tests.report.test_report import shown_commands
 from tests.short_training import short_training
 
-PLACES = {"SOURCE": "src", "TARGET": "tgt", "TABLE": "all.csv", "CSV": "to-label.csv"}
+PLACES = {"SOURCE": "src", "TARGET": "tgt", "TABLE": "all.csv"}
+PLACES |= {"CSV": "to-label.csv", "CSV2": "more.csv"}
+PLACES |= {"CALIBRATION": "before.json", "ERROR": "0.4", "DECISION": "decide.json"}
 
 
 def images(folder: Path) -> None:
@@ -92,7 +94,7 @@ def tables(folder: Path) -> None:
         ),
         pytest.param(tables, ("--probabilities", "all.csv"), ("--method", "atc"), id="one table"),
         pytest.param(
-            tables, ("--probabilities", "src.csv", "tgt.csv"), ("--labels", "marked"), id="labels"
+            tables, ("--probabilities", "src.csv", "tgt.csv"), ("--labels", "auto"), id="labels"
         ),
         pytest.param(
             tables,
@@ -113,8 +115,13 @@ def test_the_commands_reproduce_the_report(
     inputs(first)
     shutil.copytree(first, again)
     covcal("extract", *extraction, cwd=first).require_success()
-    if "marked" in calibration:
+    if "auto" in calibration:
+        # The calibration does not use the labels for a decision that the report does not show.
         labelled(first, "-n", 20)
+        covcal("calibrate", "-o", "before.json", cwd=first).require_success()
+        shutil.copy(first / "before.json", again)
+        covcal("decide", "-c", "before.json", "--error", 0.4, cwd=first).require_success()
+        labelled(first, "-n", 60, "--for", "decide.json", "--seed", 1, "--force")
     covcal("calibrate", *calibration, "--force", cwd=first).require_success()
     options: list[Argument] = ["--bootstrap", 50]
     if "none" in calibration:
@@ -143,7 +150,7 @@ def typed_again(first: Path, again: Path, suffix: str = "") -> None:
         typed = [word + suffix if word in ("src", "tgt") else word for word in typed]
         covcal(*typed, cwd=again).require_success()
         if words[0] == "pick":
-            fill(again / "to-label.csv", again / "features.h5")
+            fill(again / typed[typed.index("-o") + 1], again / "features.h5")
 
 
 def test_the_commands_of_calibrations_of_two_files(tmp_path: Path) -> None:
