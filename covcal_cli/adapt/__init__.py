@@ -1,1 +1,1 @@
-"""Unsupervised domain adaptation on stored features: the only package that trains networks."""
+"""Unsupervised domain adaptation on stored features. No other package of covcal trains networks."""

@@ -43,7 +43,7 @@ class MemberTrace:
 
     steps: int  # The training step at which the networks were stored.
     stop_reason: str
-    losses: list[dict[str, float]]  # An entry per check, with mean losses and domain overlap.
+    losses: list[dict[str, float]]  # The mean losses and the domain overlap at each check.
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,10 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        good = [0] * settings.members  # Successive checks with enough overlap, per member.
+        good = [0] * settings.members  # How many checks in a row found overlapping domains.
         while self._iteration < total and running:
-            # Finished members are also trained, because this takes no extra time.
+            # Networks that have stopped are trained further, because their steps take no extra
+            # time.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()

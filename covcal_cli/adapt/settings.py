@@ -25,7 +25,7 @@ class Schedule:
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9.
     learning_rate: float
     weight_decay: float  # Decoupled weight decay for AdamW, L2 penalty for SGD.
-    batch: int  # Number of rows of each domain in a step.
+    batch: int  # Number of rows of each domain in a training step.
     steps: int | None = None  # Maximum number of steps; None if `epochs` is given.
     epochs: int | None = None  # Maximum number of epochs; None if `steps` is given.
     check_every: int | None = None  # Number of steps between two checks; None for an epoch.
@@ -63,7 +63,7 @@ class DiscriminatorSettings:
     hidden: int  # Width of the hidden layer.
     dropout: float  # Dropout of the hidden layer.
     schedule: Schedule
-    patience: int  # Number of checks without a smaller validation error before training stops.
+    patience: int  # Training stops after this many checks without a smaller validation error.
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,18 @@ class Settings:
     components: int | None  # Number of principal components; None to use the features themselves.
     psi_widths: tuple[int, ...]  # Widths of the layers of psi.
     psi_output_relu: bool  # Whether the last layer of psi has a ReLU.
-    discriminator_hidden: int  # Width of the hidden layer of D-bar.
-    dropout: float  # Dropout before the head and inside D-bar.
-    loss: Loss  # Loss of the forecaster and of D-bar.
-    forecaster_weight: float  # Weight of the forecaster's loss; D-bar's loss has weight 1.
-    discriminator_speed: float  # Learning rate of D-bar divided by the learning rate of psi.
+    discriminator_hidden: int  # Width of the hidden layer of the domain discriminator.
+    dropout: float  # Dropout rate before the head and in the domain discriminator.
+    loss: Loss  # Loss of the forecaster and of the domain discriminator.
+    forecaster_weight: float  # The forecaster's loss has this weight, the discriminator's has 1.
+    discriminator_speed: float  # The discriminator's learning rate divided by psi's learning rate.
     # Number of iterations in which the gradient reversal grows from 0 to 1; None for no growth.
     reversal_horizon: int | None
-    penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
+    penalty: float  # Weight of the discriminator's gradient penalty; 0 for no penalty.
     averaging: float  # Decay of the running averages of psi and the head; 0 for no averages.
     # Training stops after two checks with at least this effective sample size (share of the rows).
     stop_ess: float | None
-    stop_discriminator_error: float | None  # Training stops below this error of D-bar.
+    stop_discriminator_error: float | None  # Training stops below this discriminator error.
     schedule: Schedule
     discriminator: DiscriminatorSettings
 
@@ -99,7 +99,7 @@ class Settings:
 
 
 def default_settings() -> Settings:
-    """Return the settings of the preset default."""
+    """Return the settings of the preset "default"."""
     return Settings(
         preset="default",
         members=3,
@@ -165,7 +165,7 @@ class AdaptSettings:
 
     preset: str = "default"  # "default" or "paper".
     members: int | None = None
-    weight_decay: float | None = None  # Weight decay of the preset paper; None for 5e-4.
+    weight_decay: float | None = None  # Weight decay of the preset "paper". None means 5e-4.
     seed: int = 0  # Seed of all random numbers.
     device: str = "auto"  # "cpu", "cuda", or "auto" for CUDA if there is a device.
     threads: int = 1  # With two threads, training can be far slower on a busy machine.

@@ -1,7 +1,7 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
-The feature network psi and the head are trained first. Then one source discriminator is trained on
-phi, and one on psi(phi) (Section 6 of the paper).
+The feature network psi and the head are trained first. Then two source discriminators are trained:
+one on the features phi, and one on psi(phi) (Section 6 of the paper).
 """
 
 import json
@@ -65,7 +65,7 @@ class MemberReport:
     """A report on one ensemble member."""
 
     steps: int  # The training step at which the networks were stored.
-    stop_reason: str  # "overlap", "discriminator won" (in the paper) or "schedule ended".
+    stop_reason: str  # Why training stopped: "overlap", "discriminator won" or "schedule ended".
     forecaster_loss: float  # Mean loss since the previous check.
     discriminator_loss: float  # Mean loss since the previous check.
     probe_accuracy: float  # Balanced accuracy of a linear probe; 0.5 is chance.
@@ -265,8 +265,8 @@ def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score, without and with a control variate.
 
-    The control variate is the noise of the mean weight (Sugiyama et al. 2007). Rows without an
-    error (NaN) are left out. Without labelled rows, both results are NaN.
+    The control variate is the noise of the mean weight (Sugiyama et al. 2007). Rows whose error is
+    NaN are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():

@@ -1,7 +1,7 @@
 """Read training and validation rows, reduce them to principal components, and draw batches.
 
-In the principal components, both domains have the same weight. With 64 components, the domains
-overlap after far fewer training steps than without a projection.
+Both domains have the same weight in the principal component analysis. With 64 components, the
+domains overlap after far fewer training steps than without a projection.
 """
 
 from collections.abc import Callable, Iterator

@@ -65,8 +65,8 @@ def calibrate(
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    Only the method "auto" uses target labels, from ``covcal label``. It uses labels for a decision
-    (`covcal pick --for`) only with labels="marked".
+    Only the method "auto" uses target labels, from ``covcal label``. Labels for a decision (`covcal
+    pick --for`) are used only if labels="marked".
 
     `labels` are labelled target rows from `random_labels`. Raises `CovcalError` if the file lacks
     data for the method, or T is at the end of its range.

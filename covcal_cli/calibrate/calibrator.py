@@ -59,7 +59,7 @@ _IN_PYTHON = (
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
-# Maximum number of rows and significance level of the test for votes instead of logits.
+# Limits of the test that detects class votes: maximum number of rows, and significance level.
 _FEW, _UNLIKELY = 3, 0.005
 
 
@@ -90,8 +90,8 @@ class Calibrator:
     method_ : str
         The method that was used. `reason_` says why.
     estimate_ : Estimate or None
-        The estimated target accuracy: ``accuracy``, ``low``, ``high``, ``trusted``. None if there
-        are too few rows.
+        The estimate of the target accuracy, with ``accuracy``, ``low``, ``high`` and ``trusted``.
+        None if there are too few rows.
     classes_ : array, shape (K,)
         The classes in the order of the logits.
     n_features_in_ : int
@@ -139,9 +139,9 @@ class Calibrator:
         target_logits : array, shape (m, K) or (m,), optional
             Logits of unlabelled target rows. Without target logits, ``"auto"`` uses ``"temp"``.
         classes : array, shape (K,), optional
-            Names of the classes in the order of the logits. By default, these are the columns of a
-            data frame if they include all labels, else 0 to K-1 for numeric labels, else the sorted
-            labels.
+            Names of the classes in the order of the logits. By default, the classes are the columns
+            of a data frame if every label is a column. Otherwise, the classes are 0 to K-1 for
+            numeric labels, and the sorted labels for texts.
 
         Raises
         ------
@@ -290,7 +290,8 @@ class Calibrator:
         columns = None if names is None else names.tolist()
         require_like_fit(rows, logits, len(self.classes_), columns, "Calibrator")
         require_class_order(self.classes_, logits, "logits")
-        # A few rows of votes look like logits, so compare them with the logits of `fit`.
+        # Class votes can look like logits, so few rows are compared with the logits passed to
+        # `fit`.
         share, largest = getattr(self, "_share_and_largest", (1.0, math.inf))
         is_unlike = share ** len(rows) < _UNLIKELY or rows.max(axis=1).min() > 2 * largest
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2
@@ -477,9 +478,9 @@ class CalibratedClassifier:
     def fit(self, X: Any, y: ArrayLike, X_target: Any = None) -> Self:
         """Calibrate on labelled source rows and unlabelled target rows.
 
-        A fitted classifier (with ``classes_``) stays the same, and `X` must have rows that were not
-        used for training. Otherwise, a copy is trained on two thirds of the rows, and calibrated on
-        one third.
+        A fitted classifier (with ``classes_``) is not trained again, so `X` must not contain its
+        training rows. For an unfitted classifier, a copy is trained on two thirds of the rows, and
+        calibrated on the other rows.
         """
         if not (hasattr(X, "shape") or hasattr(X, "__len__")):
             raise ArgumentError(f"X must be an array or a list of rows, not {type(X).__name__}")

@@ -87,7 +87,7 @@ def estimate(
     - `metrics`: pairs of a metric and a class, such as ``("recall", "fraud")``. None means all
       classes.
     - `by`: a column. The metrics are also estimated for each value of the column.
-    - `costs`: a JSON file of costs, as for `decide`, for the mean cost if every row is accepted.
+    - `costs`: a JSON file of costs, to estimate the mean cost if every row is accepted.
 
     Raises
     ------
@@ -105,8 +105,9 @@ def estimate_for_decision(
 ) -> tuple[Estimate | None, MetricEstimate | None, list[str]]:
     """For `decide`, estimate the accuracy, and the mean cost of a row if all rows are accepted.
 
-    Without an estimate, both are None, and the notes give the reason. Labels that `decide` will use
-    for tests are left out, because the order of the tests must not depend on the labels.
+    Without an estimate, the accuracy and the cost are None, and the notes give the reason. Labels
+    that `decide` will use for tests are left out, because the order of the tests must not depend on
+    the labels.
     """
     fitted, labels = calibration.labelled_rows, "none"
     if fitted is not None:
@@ -205,9 +206,8 @@ def estimate_file(
 def _labels(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     """Return the labelled rows for an estimate, or None.
 
-    Labels for a decision are used only on request, because `pick --for` draws few rows with a low
-    confidence. In a test with 350 such labels, the 95 % interval contained the true accuracy in
-    only 49 of 60 samples.
+    Labels for a decision are used only on request, because `pick --for` rarely draws rows with a
+    low confidence.
     """
     draw = labels_for(file, settings)
     is_left_out = draw is not None and draw.is_for_decision and settings.labels != MARKED_LABELS
@@ -257,7 +257,7 @@ def expect(
 
     - `documents`, `names`: calibration files, and their names in the result.
     - `asked`: the fields of `EstimateSettings` that the user gave.
-    - `networks`: the adapted file, if it has moved.
+    - `networks`: the new path of the adapted file, if the file was moved.
     - `metrics`, `by`, `costs`: see `estimate`.
 
     Raises `TooFewRowsError` if there are too few rows. Raises `CovcalError` if a calibration was

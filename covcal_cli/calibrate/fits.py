@@ -1,25 +1,8 @@
 """Fit the scaling (temperature and offsets) of each method.
 
-Some methods minimise a loss on weighted source validation rows:
-
-| method             | weight of a row                                  |
-|--------------------|--------------------------------------------------|
-| temp, fl+temp      | 1; the T of temp is T_s                          |
-| iw+temp, fl+iw+temp| 1/g - 1/2                                        |
-| weights-only       | 1/g - 1                                          |
-| label-shift        | target over source frequency of its class (RLLS) |
-
-Other methods match the mean target confidence to an estimate of the target accuracy:
-
-| method    | estimate          | logits                            | least T  |
-|-----------|-------------------|-----------------------------------|----------|
-| cot       | COT               | the classifier's                  | T_s      |
-| fl+cot    | COT               | adapt's, the classifier's labels  | -        |
-| consensus | combined estimate | the classifier's                  | floor    |
-| blend     | combined estimate | both, each with its own T         | floors   |
-| atc       | ATC               | the classifier's                  | -        |
-
-T_s is the temperature of ``temp``. `Problem.least_temperature` returns the floor.
+The tables in `calibrate/README.md` list the logits, the row weights and the estimate of each
+method. T_s is the temperature of ``temp``. `Problem.least_temperature` returns the lowest T that
+the methods ``consensus`` and ``blend`` may use.
 
 Two methods correct probabilities for the class frequencies of the target, by Bayes' rule (Saerens
 et al., Neural Computation 2002; Elkan, IJCAI 2001). The predicted class stays the same.
@@ -102,7 +85,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T to source rows, weighted by target / source frequency of their class (RLLS)."""
+    """Fit T to source rows, weighted by the ratio of the target and source class frequencies."""
     shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
@@ -179,7 +162,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean target confidence to the accuracy estimated by COT, with T at least T_s."""
+    """Choose T so that the mean target confidence equals COT's accuracy, but not below T_s."""
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature
     notes = []
@@ -195,7 +178,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the aligned forecaster's mean target confidence to the accuracy estimated by COT."""
+    """Choose T so that the aligned forecaster's mean target confidence equals COT's accuracy."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -205,9 +188,9 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 
 
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
-    """Match the mean target confidence to the combined estimate, with T at least the floor.
+    """Choose T so that the mean target confidence equals the combined estimate of the accuracy.
 
-    A blend is matched separately for the classifier and for the aligned forecaster.
+    The method ``blend`` has separate temperatures for the classifier and the aligned forecaster.
     """
     accuracy = problem.accuracy
     guards, notes, matches, floors = [*accuracy.guards], [], [], []
@@ -240,7 +223,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean target confidence to the accuracy estimated by ATC."""
+    """Choose T so that the mean target confidence equals the accuracy estimated by ATC."""
     estimate = atc(problem.inputs)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     scaling = Scaling(forecaster, match.temperature)
@@ -287,7 +270,7 @@ def _fitted(
 
 
 def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use T_s, and class offsets b for the given class frequencies."""
+    """Use the temperature of ``temp``, and class offsets for the given class frequencies."""
     fit = minimised(problem, forecaster)
     guards = _prior_guards(problem, forecaster, fit.scaling.temperature)
     return replace(
@@ -299,7 +282,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use class offsets b, and match the mean target confidence to the accuracy by COT."""
+    """Use class offsets, and choose T so that the mean target confidence equals COT's accuracy."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = minimised(problem, forecaster)

@@ -118,7 +118,7 @@ class LabelledFit:
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
-        """Return the fit as the result of a method."""
+        """Return the fitted scaling, with its losses and checks."""
 
         def mean_loss(at: float, of_label: float) -> float:
             moved = class_major(with_offsets(self.logits, at, None, of_label))
@@ -169,7 +169,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Return a sentence about the fit after each batch of labels, if there are several."""
+        """Return a sentence about the fit for each batch, if labels came in several batches."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._fitted(batch <= last) for last in numbers]
@@ -209,7 +209,7 @@ class LabelledFit:
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
-    """Group target rows by the values of a column. Return None without a column."""
+    """Group target rows by the values of the column `by`. Return None if `by` is None."""
     if by is None:
         return None
     groups = column_groups(target, by, rows)
@@ -236,7 +236,7 @@ def agreement_with_labels(
 
 
 def effective_labels(draw: Draw) -> tuple[Guard, ...]:
-    """Check that labels for a decision are worth at least 20 random labels."""
+    """Check that labels for a decision have an effective sample size of at least 20."""
     if not draw.has_rows_for_decision:
         return ()
     count = effective_sample_size(draw.weights)
@@ -260,10 +260,10 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
 
 
 def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tuple[str, bool]:
-    """Test whether the confidence of labelled rows agrees with their number of errors.
+    """Test whether labelled rows have as many errors as their confidence predicts.
 
     Return a sentence about the test, and whether the confidence is significantly wrong. The
-    calibration must not have been fitted to these labels.
+    calibration must not have been fitted to the labels of `draw`.
     """
     blocks = ScaledLogits(calibration.scaling).confidences(target, draw.rows)
     confidence = np.concatenate([values for _, values in blocks])
@@ -285,7 +285,7 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration on labelled rows, and both ends of its interval.
 
-    If the calibration was fitted to the labels, the ECE from cal.json is returned, or None.
+    If the calibration was fitted to some of the labels, return the ECE in cal.json, if any.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and rows_of_fit(target, draw.rows, fitted).any():

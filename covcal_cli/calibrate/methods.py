@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
-# What a method needs. Methods that need an "estimate" need unlabelled target rows.
+# The data that a method can need. An "estimate" needs unlabelled target rows.
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
@@ -20,7 +20,7 @@ class Method:
     """A calibration method."""
 
     name: str
-    # The logits that the method scales. If None, these are the aligned logits if the file has them.
+    # The logits that the method scales. None stands for the logits of `Problem.fullest`.
     forecaster: "Forecasters | None"
     fit: str
     help: str
@@ -184,7 +184,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks of the method, and checks of importance weights that it does not use."""
+    """Return the checks of the method, and separately the checks of unused importance weights."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

@@ -3,8 +3,8 @@
 No target label is read. ARCHITECTURE, section 3, says which rows are used for what.
 
 For a features file, the source discriminator is a logistic regression on standardised features
-(MATHEMATICS, section 1). It equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample
-weights 1/(2 n_domain).
+(MATHEMATICS, section 1). The discriminator equals scikit-learn's ``LogisticRegression(C=1/ridge)``
+with sample weights 1/(2 n_domain).
 """
 
 import math
@@ -81,12 +81,12 @@ class EstimateSettings:
     """The settings of ``covcal estimate``."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT
-    # "marked" (labels from covcal label), "none", "auto" (like "marked" if there are labels), or
-    # the number of random target rows whose known labels may be used (calibrate only)
+    # "marked": labels from covcal label. "none": no labels. "auto": marked labels if there are any.
+    # A number (only for calibrate): known labels of this many random target rows.
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # Class frequencies on the target. If given, they replace `target_prior`.
+    # Class frequencies on the target. None means that `target_prior` describes the frequencies.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -166,7 +166,7 @@ class LogisticDiscriminator:
 
 
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
-    """Fit the discriminator to the training rows of both domains, at most 50 000 rows of each.
+    """Fit the discriminator to the training rows of both domains (at most 50 000 per domain).
 
     `seed` is the random seed for drawing these rows.
     """
@@ -191,7 +191,7 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
 
 
 def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:
-    """Yield blocks: features, (m, d), the domain (1 for the source), and the weight of a row."""
+    """Yield blocks of features, (m, d), with the domain (1: source) and the weight of each row."""
     for is_source, (domain, chosen) in zip((1.0, 0.0), rows, strict=True):
         for block in domain.blocks(chosen):
             yield domain.features(block), is_source, 0.5 / len(chosen)
@@ -271,7 +271,7 @@ class Validation:
         accuracy, confidence = 1 - errors / len(self), 1.0
         if len(self) >= FEW_ROWS and errors > 0 and accuracy >= _FAR_BELOW:
             confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        # This is not a warning, because random forests are always under-confident.
+        # Low confidence is not a warning, because random forests are always under-confident.
         if accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {percent(confidence, 1)} but the "
@@ -325,7 +325,7 @@ class Problem:
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:
-        """Return a phrase for what the file lacks for a method, or None if it lacks nothing."""
+        """Return a phrase about the data that are missing for a method, or None."""
         if method.needs_adapt and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
@@ -339,7 +339,7 @@ class Problem:
 
     @property
     def missing_for_estimate(self) -> str | None:
-        """A phrase for what the file lacks for an estimate, or None if it lacks nothing."""
+        """A phrase about the data that are missing for an estimate, or None."""
         target = self.file.target
         if target is None:
             return _NO_TARGET
@@ -356,7 +356,7 @@ class Problem:
 
     @property
     def missing_for_weights(self) -> str | None:
-        """A phrase for what the file lacks for importance weights, or None if it lacks nothing."""
+        """A phrase about the data that are missing for importance weights, or None."""
         source, target = self.validation.source, self.file.target
         if target is None:
             return _NO_TARGET
@@ -400,12 +400,12 @@ class Problem:
         )
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the floor: the lowest T that may match an estimated accuracy, at most 1.
+        """Return the lowest T that is allowed without target labels. It is 1 or less.
 
-        With at least 10 source errors, the floor is the T of `temp`. With fewer errors, the floor
-        is the upper end of the likelihood interval of T. The floor is 1 if T = 1 has a
-        significantly lower log loss on the source and the source is not under-confident. With few
-        errors, the Brier score can give too low a T.
+        With at least 10 source errors, the lowest T is the temperature that the method ``temp``
+        fits. With fewer than 10 errors, the lowest T is the upper end of the likelihood interval of
+        T. The lowest T is 1 if the source is not under-confident and T = 1 has a significantly
+        lower log loss. With few errors, the Brier score can give too low a T.
         """
         temperature = self.fit(forecaster).temperature
         if temperature >= 1:
@@ -448,8 +448,8 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        M is the number of discriminators; the classifier has one. At most `MAX_DISCRIMINATED`
-        target rows are used.
+        M is the number of discriminators. It is 1 for the original classifier. At most
+        `MAX_DISCRIMINATED` target rows are used.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows
@@ -471,7 +471,7 @@ class Problem:
         return self.inputs_with(None)
 
     def inputs_with(self, weights: Float64s | None) -> EstimatorInputs:
-        """Return the inputs of the estimators, with importance weights of source rows or None."""
+        """Return the inputs of the estimators. `weights` are weights of source rows, or None."""
         temperature, seed = self.fit("original").temperature, self.settings.seed
         return read_inputs(self.file, temperature, source_weights=weights, seed=seed)
 
@@ -503,7 +503,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """Class frequencies on the target, (K,), or None if they are those of the source."""
+        """Class frequencies on the target, (K,). None means the class frequencies of the source."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:
