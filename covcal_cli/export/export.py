@@ -1,6 +1,6 @@
 """Add a calibration to a classifier, and write one model.
 
-The model first returns the unchanged outputs of the original model. Three more outputs follow:
+The new model returns the unchanged outputs of the original model, and then three more outputs:
 
 - ``probabilities``, [N, K]: the calibrated probabilities
 - ``label``, [N] int64: the predicted class of the original model
@@ -65,7 +65,7 @@ def export(
     weights : Path, optional
         Weights for the module that ``module:function`` returns.
     networks : Path, optional
-        The adapted file of the calibration, if the file was moved.
+        The new path of the calibration's adapted file, if that file was moved.
     decision : Path, optional
         A decide.json for this calibration. The new model then also has the output ``accept``.
     model_output : str, optional
@@ -119,8 +119,8 @@ def export(
         decided = read_decision(decision, document)
         if decided.promise_by is not None:
             raise CovcalError(
-                f"{decision} has a threshold for each group ({decided.promise_by}), but a "
-                "model does not know the groups: use covcal apply --decide"
+                f"{decision} has one threshold per group ({decided.promise_by}), and an exported "
+                "model cannot use groups: use covcal apply --decide"
             )
         accept_above = decided.accept_above
     for of_label in calibrations.values():
@@ -193,15 +193,16 @@ def _as_extracted(
             continue
         if extracted.logits not in (None, original.logits_tensor):
             refusal = refusal or CovcalError(
-                f"{document} was made from the logits {extracted.logits} of {model}, but its "
-                f"logits are now {original.logits_tensor}: pass the same --model-output as to "
-                "covcal extract"
+                f"{document} was made from the logits {extracted.logits} of {model}, but the "
+                f"model's logits are now {original.logits_tensor}: pass the same --model-output as "
+                "to covcal extract"
             )
         elif settled.tail and settled.tail != calibration.reading.get("tail", settled.tail):
             refusal = refusal or CovcalError(
-                f"{document} was fitted with {calibration.reading['tail']} as the output of "
-                f"{model}, but this output is now {settled.tail}: pass the same --model-output as "
-                "to covcal extract, or extract again"
+                f"{document} was fitted to outputs of {model} of the kind "
+                f"{calibration.reading['tail']!r}, but the outputs are now of the kind "
+                f"{settled.tail!r}: pass the same --model-output as to covcal extract, or extract "
+                "again"
             )
         elif networks is None:
             return original

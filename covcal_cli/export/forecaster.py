@@ -71,7 +71,9 @@ class Merge:
     """A calibrated forecaster to add to a model, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # Rows for the second check; None if missing or changed.
+    stored: (
+        StoredRows | None
+    )  # Rows for the second check; None if their file is missing or changed.
     metadata: Mapping[str, str]
     output: Path
     force: bool  # Whether to replace existing files.
@@ -120,7 +122,7 @@ class Exporter:
 
     sha256: str
     outputs: Sequence[str]  # The names of the model's outputs.
-    # Opens the classifier with an output and a ``--phi``, as `extract` does.
+    # Opens the classifier, given the name of an output and the value of ``--phi``.
     original: Callable[[str | None, str | None], Original]
 
 
@@ -172,7 +174,7 @@ def calibrated_networks(calibration: Calibration, networks: Path | None) -> Alig
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows of the calibration's features file; None if missing or changed."""
+    """Return the first rows of the calibration's features file; None if the file has changed."""
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None
     path = networks or calibration.inputs[0].path

@@ -196,7 +196,7 @@ def add_label_probabilities(
 
 
 def add_label(build: NodeBuilder, logits: str, output: str) -> str:
-    """Add the number of the most probable class of every row, int64 [N]."""
+    """Add an output with the index of each row's most probable class, int64 [N]."""
     return build.node("ArgMax", logits, output=output, axis=1, keepdims=0)
 
 
@@ -272,9 +272,9 @@ class OnnxOriginal:
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Add nodes that compute scores, [N, K], for the label, and scores for the forecaster.
+        """Add nodes that compute two tensors, [N, K]: scores for ArgMax, and float32 logits.
 
-        Only the scores for the label can be float64.
+        The scores may be float64. Their largest value is the predicted class.
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail

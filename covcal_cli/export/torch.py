@@ -45,8 +45,8 @@ _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "to
 Outputs = dict[str, Tensor]
 
 
-# Find phi and the logits among the values of a traced program. For the same random inputs, the
-# right node has the same values as the checked classifier.
+# Find the nodes of a traced program that compute phi and the logits. On the same random inputs,
+# these nodes have the same values as phi and the logits of the checked classifier.
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the widest node that equals the first columns of `expected`, and its width."""
+    """Return the node that matches most of the first columns of `expected`, and their number."""
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
         for view, vectors in _views(value, *expected.shape):

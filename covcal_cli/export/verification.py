@@ -25,7 +25,7 @@ class Answers:
     features: Float32s | None  # Features phi, shape (n, d).
     logits: Float32s  # Shape (n, K).
     outputs: Sequence[Any]  # All outputs of the model.
-    class_outputs: Sequence[Any]  # The outputs with a number per class.
+    class_outputs: Sequence[Any]  # The outputs that have one value per class.
     is_rounded: bool  # Whether rounding may make different scores equal.
     output_tolerance: float  # Maximum relative change of the original outputs.
 
@@ -67,13 +67,13 @@ def prove(
     remedy = "export the classifier again with another exporter or opset"
     if not forecaster.of_labels and not _labels_agree(added_outputs[1], answers):
         raise CovcalError(
-            f"{answers.where}: the new model gives another label on one of {agreement.rows} "
+            f"{answers.where}: the new model predicts another class on some of {agreement.rows} "
             f"random inputs, so nothing was written: {remedy}"
         )
     if agreement.output_error > answers.output_tolerance:
         raise CovcalError(
-            f"{answers.where}: the new model changes the model's own outputs by "
-            f"{agreement.output_error:.1g} (relative), so nothing was written: {remedy}"
+            f"{answers.where}: the original outputs change by {agreement.output_error:.1g} "
+            f"(relative) in the new model, so nothing was written: {remedy}"
         )
     if forecaster.accept_above is not None and not np.array_equal(
         added_outputs[3], added_outputs[2] > np.float32(forecaster.accept_above)
@@ -84,7 +84,7 @@ def prove(
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(
-            f"{answers.where}: the new probabilities differ from covcal's own by "
+            f"{answers.where}: the probabilities of the new model differ from the calibration by "
             f"{agreement.probability_error:.1g} (at most {TOLERANCE:.0e} allowed), so nothing "
             "was written: calibrate with another method, or use covcal apply"
         )
@@ -159,8 +159,8 @@ def _difference(before: Any, after: Any) -> float:
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     """Return whether each label, int64 (n,), is the original's most probable class.
 
-    The class must have the largest logit, and the largest number in every output with a number per
-    class. Rows with NaN or infinity are not compared.
+    The class must have the largest logit, and the largest value in each output that has one value
+    per class. Rows with NaN or infinity are not compared.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:

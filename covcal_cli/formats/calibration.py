@@ -72,7 +72,7 @@ class Candidate:
     expected_ece: Share | None  # Absolute difference of target confidence and estimated accuracy.
     chosen: bool
     why: str  # The reason why auto chose or did not choose the method.
-    # A lower limit of the ECE if the accuracy estimate is right; None if T matches the estimate.
+    # A lower limit of the ECE if the accuracy estimate is right. The limit is None if `matched`.
     least_ece: Share | None = None
     # Whether T was chosen so that the mean confidence equals the estimated accuracy.
     matched: bool = False
@@ -103,11 +103,11 @@ class TargetPrior:
     """The assumed class frequencies on the target."""
 
     name: str  # The value of --target-prior.
-    shares: tuple[Share, ...] | None  # One share per class; None for the source's frequencies.
+    shares: tuple[Share, ...] | None  # One share per class; None if equal to the source's shares.
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
-# Start of the warning about labels that contradict the confidence.
+# The first words of a warning: labels show that the calibrated confidence is wrong.
 CONTRADICTED = "the labels contradict this calibration"
 
 
@@ -121,8 +121,8 @@ class Calibration(Document):
     method_used: str
     reason: str
     forecaster: Forecasters  # Which logits are scaled: original, aligned, or both (blend).
-    # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
-    # For most methods, the offsets a and b are 0.
+    # The calibrated probabilities are softmax(z / T_f + b + a 1[k = f]). f is the predicted class.
+    # This field is T_f. For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
     # T_a of the aligned logits, if the forecaster is a blend.
     aligned_temperature: Positive | None = field(default=None, metadata=at("temperatures.aligned"))
@@ -257,7 +257,7 @@ def _require_numbers(calibration: Calibration) -> None:
 def _fault(calibration: Calibration) -> str | None:
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
-        return f"temperatures.aligned is {aligned} but forecaster is {calibration.forecaster}"
+        return f"temperatures.aligned is {aligned}, but the forecaster is {calibration.forecaster}"
     temperatures = {"forecaster": calibration.forecaster_temperature, "aligned": aligned}
     for name, temperature in temperatures.items():
         if temperature is None:
@@ -265,7 +265,7 @@ def _fault(calibration: Calibration) -> str | None:
         if not _LEAST_TEMPERATURE < temperature < 1 / _LEAST_TEMPERATURE:
             return f"temperatures.{name} is {temperature}"
     if aligned is not None and calibration.class_offsets:
-        return "class_offsets of a blend"
+        return "class_offsets must be empty for a blend"
     if len(calibration.class_offsets) not in (0, len(calibration.classes)):
         return f"class_offsets has {len(calibration.class_offsets)} numbers"
     if not (np.abs(calibration.class_offsets) < _LARGEST_OFFSET).all():
@@ -273,7 +273,7 @@ def _fault(calibration: Calibration) -> str | None:
     if not abs(calibration.confidence_offset) < _LARGEST_OFFSET:
         return f"confidence_offset is {calibration.confidence_offset}"
     if calibration.confidence_offset and calibration.forecaster != "original":
-        return f"confidence_offset is not 0 but forecaster is {calibration.forecaster}"
+        return f"confidence_offset must be 0 if the forecaster is {calibration.forecaster}"
     for name in ("name", "sha256"):
         if name not in calibration.model:
             return f"model.{name} is missing"

@@ -36,8 +36,8 @@ class CurvePoint:
 
     share: Share  # The share of accepted rows.
     error: Share  # The expected error rate of the accepted rows.
-    low: Share  # The error at the high end of the estimated accuracy.
-    high: Share  # The error at the low end of the estimated accuracy.
+    low: Share  # The error rate if the accuracy is at the upper end of its interval.
+    high: Share  # The error rate if the accuracy is at the lower end of its interval.
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, error=self.error, high=self.high)
@@ -53,7 +53,8 @@ class GroupPoint:
     # The next fields are only used with `promise_by`.
     threshold: Share | None = None  # Rows above this score are accepted; None accepts no row.
     labels: "LabelUse | None" = None  # The labels that tested the limit on the error rate.
-    # Number of further labels to prove the limit; 0 if none are needed or no number is enough.
+    # Number of labels that are still needed to prove the limit. The number is 0 if no more labels
+    # are needed, or if no number of labels would be enough.
     labels_needed: Count = 0
 
 
@@ -88,7 +89,7 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class LabelUse:
-    """Counts of the labels that test a limit on the error rate."""
+    """The numbers of labels in the test of a limit on the error rate."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
     # Number of labelled rows above the threshold.
@@ -114,7 +115,7 @@ class SetRule:
     certainty: Share | None
 
     def members(self, probabilities: Floats) -> Booleans:
-        """Return which classes are in the set of every row, shape (m, K)."""
+        """Return which classes are in each row's prediction set, shape (m, K)."""
         members: Booleans = probabilities >= self.cut
         members[np.arange(len(members)), probabilities.argmax(axis=1)] = True
         return members
@@ -126,7 +127,7 @@ class Decision(Document):
 
     schema: ClassVar[str] = "covcal.decision/1"
 
-    # Limit on the error rate of accepted rows; None if the user asked only for sets.
+    # Limit on the error rate of accepted rows; None if the user asked only for prediction sets.
     error: Share | None
     certainty: Share
     covers: Covered  # Whether the limit is proved for future rows or only for these rows.
@@ -138,12 +139,12 @@ class Decision(Document):
     is_promise: bool  # Whether labels prove the limit on the error rate.
     expected: CurvePoint | None  # The share of accepted rows, and their expected error rate.
     labels: LabelUse | None
-    # Number of labels that probably prove the limit; 0 if no number is enough.
+    # Number of labels with which the limit can probably be proved; 0 if no number is enough.
     labels_needed: Count
     # The share of accepted rows to expect with `labels_needed` labels.
     promised_share: Share
     curve: tuple[CurvePoint, ...]  # The expected error for evenly spaced shares of accepted rows.
-    # The same without the errors of source rows; `beliefs_of` these points plan the tests.
+    # Like `curve`, but without the errors of source rows. The order of the tests depends on it.
     planned: tuple[CurvePoint, ...]
     sets: SetRule | None
     notes: tuple[str, ...]
@@ -152,8 +153,8 @@ class Decision(Document):
     costs: Costs | None = None  # The costs that the user gave; None in older files.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
-    promise_by: str | None = None  # The column whose groups each have a limit, or "predicted".
-    # The probability that `labels_needed` labels prove the limit.
+    promise_by: str | None = None  # A column, or "predicted", if each group has its own limit.
+    # The probability that `labels_needed` labels are enough to prove the limit.
     promised_chance: Share = 0.0
     warnings: tuple[str, ...] = ()
     # `Calibration.scaling_sha256`; "" in older files.
@@ -165,21 +166,23 @@ class Decision(Document):
             raise ValueError(f"splits must be some of {', '.join(SPLITS)}")
         shares = [point.share for point in self.planned]
         if not shares or shares != sorted(set(shares)):
-            raise ValueError("planned is empty, or its shares are not in ascending order")
+            raise ValueError(
+                "the list 'planned' is empty, or its shares are not in ascending order"
+            )
         if self.is_promise and self.labels is None and self.promise_by is None:
-            raise ValueError("a promise without labels")
+            raise ValueError("is_promise is true, but there are no labels")
         for roles in (("calibration",), ROLES_OF_ROWS):
             if not any(entry.role in roles for entry in self.inputs):
                 raise ValueError(f"inputs have no {' or '.join(roles)} file")
 
     @property
     def accepts_rows(self) -> bool:
-        """Whether the user asked for accepted rows, and not only for sets."""
+        """Whether the user asked for accepted rows, and not only for prediction sets."""
         return self.error is not None or self.cost is not None
 
     @property
     def counted(self) -> str:
-        """The rows that `share` counts, in words."""
+        """A description in words of the rows to which `share` refers."""
         return f"the target {' and '.join(self.splits)} rows"
 
     @property
@@ -247,7 +250,7 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
 
 
 def input_of(path: str | Path, *roles: str) -> Path:
-    """Return the path of the input of a decide.json that has one of the roles."""
+    """Return the path of the first input of a decide.json whose role is in `roles`."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     entry = next(entry for entry in decision.inputs if entry.role in roles)
     if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():

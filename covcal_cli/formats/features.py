@@ -32,8 +32,8 @@ APPLIED_SCHEMA = "covcal.applied/1"  # The schema of files of `covcal apply`.
 ADAPTED_SCHEMA = "covcal.adapted/1"
 # Attribute: the columns of a table in the model's order, as JSON.
 FEATURE_COLUMNS = "feature_columns"
-# The attribute with the source's share of train, validation and test rows. Missing if the target
-# has the same shares.
+# The attribute with the source's share of train, validation and test rows. A file lacks this
+# attribute if source and target have the same shares.
 SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # Attribute: the label names as a JSON list, if rows can have several labels.
 OPTIONS = "options"  # Attribute: the options of extract, as a JSON list.
@@ -209,8 +209,8 @@ class Domain:
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
         """Divide `rows` into blocks of a few MiB, to limit memory.
 
-        `names` are the arrays to read: ``features``, ``logits`` or ``aligned_logits``. By default,
-        all three arrays are read.
+        `names` are the arrays to read, such as ``logits``. By default, ``features``, ``logits`` and
+        ``aligned_logits`` are read.
         """
         widths = {
             "features": self.n_features or 1,
@@ -314,7 +314,7 @@ class FeatureFile:
     Raises
     ------
     CovcalError
-        If the file is missing, cut short, incomplete, contradictory, or of an unknown schema.
+        If the file is missing, incomplete or damaged, or if its schema is unknown.
     """
 
     def __init__(self, path: Path, handle: Any = None) -> None:
@@ -380,7 +380,7 @@ class FeatureFile:
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether the classes are only right and wrong answers."""
+        """Whether the classes are right and wrong predictions (`EVENTS`)."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:

@@ -16,7 +16,7 @@ PREDICTED = "predicted"  # The name for groups by predicted class.
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """Groups of rows by the values of a column. A group's number is the index of its value."""
+    """Groups of rows by the values of a column. The rows of group k have the value `values[k]`."""
 
     target: Domain
     column: str

@@ -56,7 +56,7 @@ def labels_of(
     The names come from `file`, else from the first document, else from cal.json in this folder. For
     a document that is not JSON, the message ends with `remedy`.
 
-    Raises `CovcalError` if the file lacks a label of a document.
+    Raises `CovcalError` if a document has a label that the file does not have.
     """
     if file is None:
         document = documents[0] if documents else Path("cal.json")
@@ -77,8 +77,8 @@ def file_to_judge(
 ) -> tuple[Path, list[str]]:
     """Return `path`, or by default the file on which the first calibration was fitted.
 
-    The list has notes on named files that do not belong together. `purpose` is the name of the
-    command. `picked` means that the user did not name cal.json.
+    The list has notes about files that do not belong together. `purpose` is the name of the
+    command. If `picked` is true, covcal chose cal.json, because the user named no calibration.
 
     Raises `CovcalError` if a file that the user did not name has changed, or is outside the
     calibration's folder.
@@ -189,7 +189,7 @@ def _other_origin(path: Path) -> tuple[str | None, list[Path]]:
     """Return a message if the adapted file was not made from its features file, else None.
 
     Also return the features files outside the folder, which covcal does not open. For adapted.h5,
-    features.h5 in the same folder is compared too.
+    the features.h5 in the same folder is also checked.
     """
     attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     if attributes.get("schema") != ADAPTED_SCHEMA:

@@ -158,11 +158,11 @@ def test_a_blend_never_sharpens(tmp_path: Path) -> None:
     (note,) = (note for note in found.notes if "so the temperature is 1" in note)
     assert note.startswith("on the logits of adapt: the estimated accuracy of ")
     for damage, words in (
-        ({"class_offsets": [0.0] * 5}, "class_offsets of a blend"),
-        ({"forecaster": "aligned"}, "temperatures.aligned is 1.0 but forecaster is aligned"),
+        ({"class_offsets": [0.0] * 5}, "class_offsets must be empty for a blend"),
+        ({"forecaster": "aligned"}, "temperatures.aligned is 1.0, but the forecaster is aligned"),
         (
             {"temperatures": {"forecaster": 2.0, "discriminator": []}},
-            "temperatures.aligned is None but forecaster is blend",
+            "temperatures.aligned is None, but the forecaster is blend",
         ),
         (
             {"temperatures": {"forecaster": 2.0, "aligned": 0.0, "discriminator": []}},

@@ -139,7 +139,7 @@ def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
     assert 0 < of_errors[0] < of_errors[-1]
 
 
-_SHARES = "planned is empty, or its shares are not in ascending order"
+_SHARES = "the list 'planned' is empty, or its shares are not in ascending order"
 DAMAGED: list[tuple[str, str, Any]] = [
     ("certainty must be between 0 and 1, not 0", "certainty", 0.0),
     ("certainty must be between 0 and 1, not 1", "certainty", 1.0),

@@ -215,4 +215,4 @@ def test_a_decision_adds_which_rows_are_accepted(
     content["promise_by"] = "predicted"
     write_document(content, decision, force=True)
     refused = case.export("--decide", decision, "-f")
-    assert "has a threshold for each group (predicted)" in refused.error_line()
+    assert "has one threshold per group (predicted)" in refused.error_line()

@@ -111,7 +111,7 @@ def test_another_output_than_the_one_extracted_is_refused(tmp_path: Path) -> Non
     TWO.save(tmp_path)
     extracted(tmp_path, "model.onnx", "--model-output", "p")
     line = covcal("export", "model.onnx", "--model-output", "main", cwd=tmp_path).error_line()
-    assert "was made from the logits aux of model.onnx, but its logits are now main" in line
+    assert "was made from the logits aux of model.onnx, but the model's logits are now main" in line
 
 
 # Probabilities that no softmax at the end gives away: rows tell, and export takes their word.

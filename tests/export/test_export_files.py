@@ -203,7 +203,7 @@ class TestTheProof:
             return real(build, logits, temperature * 1.001, *others)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_probabilities", wrong)
-        assert "the new probabilities differ from" in line
+        assert "the probabilities of the new model differ from" in line
 
     def test_wrong_networks_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +218,7 @@ class TestTheProof:
 
         case = plain_case(tmp_path, fl=True)
         line = self.broken(case, monkeypatch, "add_aligned_logits", wrong)
-        assert "the new probabilities differ from" in line
+        assert "the probabilities of the new model differ from" in line
 
     def test_wrong_labels_are_caught(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The label of the smallest logit is noticed."""
@@ -227,7 +227,7 @@ class TestTheProof:
             return str(build.node("ArgMin", logits, output=output, axis=1, keepdims=0))
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "gives another label on one of 16 random inputs" in line
+        assert "predicts another class on some of 16 random inputs" in line
 
     def test_changed_outputs_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,7 +243,7 @@ class TestTheProof:
             return real(build, logits, output)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "the new model changes the model's own outputs by" in line
+        assert "(relative) in the new model, so nothing was written" in line
 
     def test_the_library_says_what_it_found(self, tmp_path: Path) -> None:
         """The report holds the figures of the proof."""

@@ -239,7 +239,7 @@ def test_a_wrong_result_is_not_written(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(TorchForecaster, "forward", wrong)
     before = sorted(tmp_path.iterdir())
     line = exported(f"{ZOO}:mlp", case).error_line()
-    assert "the new probabilities differ from" in line
+    assert "the probabilities of the new model differ from" in line
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -148,7 +148,9 @@ class TestTail:
         content["reading"]["tail"] = "softmax"
         write_document(content, folder / "cal.json", force=True)
         line = covcal("export", "model.onnx", "-c", "cal.json", cwd=folder).error_line()
-        assert "was fitted with softmax as the output of model.onnx, but this output is now" in line
+        assert (
+            "was fitted to outputs of model.onnx of the kind 'softmax', but the outputs are" in line
+        )
 
     def test_without_features_the_name_of_the_logits_says_nothing(self, folder: Path) -> None:
         """With --phi none the output stands for what it was made of."""
