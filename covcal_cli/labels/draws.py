@@ -86,7 +86,7 @@ class Batch:
     drawn: int  # n_b, the number of drawn rows.
     population: int  # N_b, the number of rows from which the batch was drawn.
     seed: int
-    splits: tuple[str, ...]  # Splits from which rows are drawn, the same for all batches.
+    splits: tuple[str, ...]  # The splits from which rows are drawn; equal for all batches.
     score: str
 
     @property
@@ -112,7 +112,7 @@ class Draw:
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
     # "marked" for rows from `covcal pick`, "random" for rows from ``--labels N``.
     design: Literal["marked", "random"] = "marked"
-    # Whether batches for a decision only add known rows to the estimates from other batches.
+    # Whether batches for a decision only add known rows to the estimates of the other batches.
     avoids_decisions: bool = False
     left_out: int = 0  # Number of labelled rows that `for_all_rows` left out.
 
@@ -140,10 +140,11 @@ class Draw:
         return set().union(*(self.batches[i].are_for_decision for i in batches))
 
     def for_all_rows(self) -> "Draw":
-        """Return the draw for estimates on all rows, which a draw for a decision estimates poorly.
+        """Return the draw that estimates on all rows should use.
 
-        If some batches were drawn for a decision and others were not, batches for a decision after
-        the last other batch are left out. Earlier ones only add known rows (`avoids_decisions`).
+        Batches for a decision give poor estimates on all rows. If there are other batches, earlier
+        batches for a decision only add known rows (`avoids_decisions`). Later batches for a
+        decision are left out.
         """
         if self._are_for_decision() != {True, False}:
             return self
@@ -178,8 +179,8 @@ class Draw:
             )
         if self.left_out:
             notes.append(
-                f"{self.left_out} {FOR_DECISION}, so only covcal decide uses them. To use them "
-                "here too, pass --labels marked"
+                f"{self.left_out} {FOR_DECISION}, so only covcal decide uses these labels. To use "
+                "them in this command too, pass --labels marked"
             )
         return tuple(notes)
 
@@ -194,8 +195,8 @@ class Draw:
     def weights(self) -> Float64s:
         """Return the weights of the drawn rows, (m,), whose sum is N on average.
 
-        The estimates of the batches are averaged in proportion to the sizes of the batches. With
-        `avoids_decisions`, batches for a decision are not averaged.
+        Larger batches have larger weights. With `avoids_decisions`, batches for a decision have no
+        weight.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -203,17 +204,13 @@ class Draw:
 
     @property
     def exponents(self) -> Float64s:
-        """Return the exponents of the rows in a likelihood, (m,).
-
-        They sum to the effective number of rows. If they summed to m, a few rows with large weights
-        would count like many rows.
-        """
+        """Return the exponents of the rows in a likelihood, (m,)."""
         weights = self.weights
         return np.asarray(weights * (weights.sum() / max(float(weights @ weights), 1e-300)))
 
     @property
     def variances(self) -> Float64s:
-        """Return the factor of each row in the variance of an estimated sum, (m,)."""
+        """Return v, (m,). An estimated sum of values t_i has the variance sum of v_i var(t_i)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 

@@ -52,10 +52,10 @@ _FACTS = re.compile(
 )
 # Pandas writes class numbers as 2.0 if a column has empty cells.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
-_WIDEST = 20  # Leading zeros are restored up to this number of digits.
+_WIDEST = 20  # Leading zeros of an id are restored up to this number of digits.
 # Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
-_RAREST = 1e-4  # Significance level of the test for labels that are some lines too high or too low.
+_RAREST = 1e-4  # Significance level of the test for labels that were moved up or down.
 _MOST_STEPS = 5  # Labels may have moved up or down by at most this many lines.
 
 
@@ -162,7 +162,7 @@ class _DrawCell:
     place: int  # Position of the row in the draw, from 0.
     numbers: bytes  # Stratum, inclusion probability and confidence.
     check: bytes  # Hash of the line.
-    facts: str | None  # Description of the whole draw, which only one line of a sheet has.
+    facts: str | None  # Description of the draw; None except in one line of the sheet.
 
 
 def _draw_cells(table: LabelTable) -> list[_DrawCell]:
@@ -269,10 +269,7 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Join the sheets of several labellers into one sheet with all lines, but without labels.
-
-    Sheets of other batches than the first sheet's batch are ignored.
-    """
+    """Join the sheets of several labellers into one sheet with all lines, but without labels."""
     first = sheets[0]
     for sheet in sheets:
         if sheet.share is None and len(sheet) == sheet.batch.drawn:
@@ -399,8 +396,8 @@ def _is_shifted(
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
     """Raise a CovcalError if a kept column seems to be beside the wrong rows.
 
-    `cells` and `predicted` have the kept columns and the predicted classes in the features file.
-    Numbers are not compared, because a spreadsheet may have rounded them.
+    `cells` and `predicted` have the columns and the predicted classes of the features file. Numbers
+    are not compared, because a spreadsheet may have rounded them.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):

@@ -1,8 +1,7 @@
 """``covcal label``: add the labels of picked rows to the features or adapted file.
 
 The new file replaces the old file only when it is complete. The new file stores the hash that the
-file had before labelling, so earlier calibrations can still be used. The labels for ``evaluate``
-are stored elsewhere (`labels.target_labels`).
+file had before labelling, so earlier calibrations can still be used.
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
 pick` wrote. If two people disagree about a row, the user chooses a rule (``--resolve``).

@@ -154,8 +154,7 @@ def _interval_by_strata(draw: Draw, right: Float64s, level: float) -> tuple[floa
     """Return an interval of the accuracy for rows that were drawn for a decision.
 
     Rows below the threshold of the decision are rarely drawn, so these rows form their own stratum.
-    The exact intervals of both strata are combined (Zou & Donner 2008). A stratum without labels
-    has the interval 0 to 1.
+    The exact intervals of both strata are combined (Zou & Donner 2008).
     """
     weights = draw.weights
     is_rare = weights > 2 * weights.min()

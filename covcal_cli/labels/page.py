@@ -46,9 +46,9 @@ def write_page(
 ) -> Mapping[str, str]:
     """Write the page of a sheet.
 
-    Return why images cannot be read, by row id. `images` are the images of the target rows. Without
-    images, the page shows the columns of each row. Raises `CovcalError` if the images belong to
-    other rows, or the page cannot be written.
+    Return the reason for each unreadable image, by row id. `images` are the images of the target
+    rows. Without images, the page shows the columns of each row. Raises `CovcalError` if the images
+    belong to other rows, or the page cannot be written.
     """
     pictures = pictures_of(images, sheet.ids)
     facts = fact_columns(sheet)
@@ -134,7 +134,7 @@ class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
     uris: Sequence[str | None]  # Data URIs: "" for an unreadable image, None without images.
-    unreadable: Mapping[str, str]  # Why images cannot be read, by row id.
+    unreadable: Mapping[str, str]  # The reason for each unreadable image, by row id.
 
 
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:

@@ -117,8 +117,8 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and how precisely their labels will estimate the accuracy.
 
-    A half width is half the width of the 95 % interval of the accuracy. With several labels, it is
-    the root mean square over the labels.
+    A half width is half the width of the 95 % interval of the accuracy. If rows can have several
+    labels, the half width is the root mean square over the labels.
     """
 
     sheet: Sheet  # All drawn rows.
@@ -127,7 +127,7 @@ class PickReport:
     classes: tuple[
         str, ...
     ]  # The names of the classes, or of the labels if rows can have several labels.
-    before: int  # Number of rows drawn by earlier batches, without those for a decision.
+    before: int  # Number of rows in earlier batches that were not drawn for a decision.
     # Expected half width with the labels of this batch, and with the labels of all batches.
     half_width: float
     half_width_of_all: float
@@ -370,7 +370,8 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # Most scores are near 1, so store 1 - score, which is more exact in 32 bits.
         self._less = 0.0 if self._is_exact else 1.0
-        # Rows are sorted before the draw: at random, by score, or by similarity if both are False.
+        # The order of rows before the draw: random, by score, or by similarity if both flags are
+        # False.
         self._is_random, self._is_by_score = False, False
         self._groups: Integers = np.empty(0, dtype=np.int64)  # The group of each row.
         self.variance = 0.0  # The sum of `_variance` over all rows, which `drawn` computes.
@@ -565,10 +566,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return the number of rows and the variance of the estimate for earlier batches.
-
-    Batches for a decision are left out, as in `Draw.for_all_rows`.
-    """
+    """Return sizes and variances of the earlier batches that were not drawn for a decision."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):

@@ -3,8 +3,8 @@
 `combined` computes the posterior of the log odds of the accuracy:
 
 - **Prior.** Student's t with 2 degrees of freedom around the estimate without labels
-  (`consensus.combined`). The width is 3 points if the estimators agree, else 8 points. These are
-  the errors of the estimate in the benchmark.
+  (`consensus.combined`). The width is 3 points if the estimators agree, else 8 points. Both widths
+  are errors of the estimate in the benchmark.
 - **Likelihood.** Normal around the accuracy from the labels. The variance follows from the
   effective sample size (`metrics.accuracy_and_size`).
 
@@ -125,11 +125,7 @@ def _matched(log_ts: Float64s, profiles: Float64s, offset: float, accuracy: floa
 
 
 def representative_rows(scores: Floats, most: int) -> Integers:
-    """Return the numbers of at most `most` rows whose scores represent all `scores`, ascending.
-
-    Random rows would be worse: the mean confidence of 1000 random rows can be wrong by half a
-    point.
-    """
+    """Return the ascending numbers of at most `most` rows whose scores represent all `scores`."""
     n = len(scores)
     if n <= most:
         return np.arange(n)
@@ -163,7 +159,7 @@ _LEAST_SPREAD = 0.1  # Minimum standard deviation of log odds.
 _ECE_POINTS = 61, 41
 _ECE_REACH = 3.5
 _NEAREST = 1e-6
-_ECE_PARTS = 100  # number of quantiles that represent the confidences of all rows
+_ECE_PARTS = 100  # Number of quantiles for the ECE.
 
 
 def label_ece(

@@ -5,9 +5,9 @@ columns, round numbers, or lose lines. A cell of this column holds the line's po
 inclusion probability and confidence, and a hash of the line. The first cell of the column also
 describes how the rows were drawn.
 
-A sheet also shows the columns that extract kept. The classifier's answers are hidden by default,
-because people tend to agree with an answer that they see. A spreadsheet reads a text such as
-``=1+1`` as a formula, so `escaped` puts an apostrophe before the text.
+A sheet also shows the columns that ``covcal extract`` kept. The classifier's answers are hidden by
+default, because people tend to agree with an answer that they see. A spreadsheet reads a text such
+as ``=1+1`` as a formula, so `escaped` puts an apostrophe before the text.
 
 If rows can have several labels, the sheet has a column ``label_NAME`` for each label. In such a
 column, a person writes 1, 0 or nothing.
@@ -111,7 +111,7 @@ class Sheet:
     labels: Sequence[str]  # Class names, empty until a person fills them in.
     places: Integers  # (m,), original position of each line, from 0.
     paths: Sequence[str] = ()  # Paths of the images, if there are any.
-    cells: Cells = field(default_factory=dict)  # The columns that extract kept.
+    cells: Cells = field(default_factory=dict)  # The columns that ``covcal extract`` kept.
     answers: Collection[str] = ()  # Columns with the classifier's answer.
     shows_answers: bool = False  # Whether the CSV shows the classifier's answers.
     share: Share | None = None  # The lines of one labeller; None for all lines.
@@ -236,7 +236,7 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the columns that extract kept, with unique names."""
+    """Return the columns that ``covcal extract`` kept, with unique names."""
     columns: dict[str, Sequence[str]] = {}
     for name, cells in sheet.cells.items():
         if name not in sheet.answers:
@@ -365,7 +365,7 @@ def is_number(text: str) -> bool:
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
-    """Return the cells of `rows` for each column that extract kept, in the order of `rows`."""
+    """Return the cells of `rows` in each column that ``covcal extract`` kept, in the same order."""
     return {
         name: [_text(value) for value in in_order(rows, partial(target.column, name))]
         for name in target.columns

@@ -65,8 +65,7 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
     """Yield the periods of the target rows of a file.
 
     Without `by`, the file is one period, or blocks of `every` rows. If `by` names a column of
-    dates, periods are units of time, or blocks of rows sorted by date. If a file is divided and has
-    no rows, there is no period.
+    dates, periods are units of time, or blocks of rows sorted by date.
 
     Raises `CovcalError` if the column `by` is missing, or one of its values is not a date.
     """

@@ -1,16 +1,16 @@
 """Read and write the history of ``covcal watch``, and judge periods in the order of time.
 
 The history is a file of JSON lines. Lines are only appended, never changed. Each command locks the
-file, and appends all new lines at once. A line has one period and a hash. A damaged line is ignored
-with a warning. A file without any period is an error.
+file, and appends all new lines at once. A damaged line is ignored with a warning. A file without
+any period is an error.
 
 If a period arrives late, later periods are judged again.
 
 At first, the alarm compares new rows with the calibration's rows. An alarm ends if enough later
 rows look like the rows before the change. An alarm also ends if the user accepts the changed rows
-(``--acknowledge``), or after some periods without another change. In these two cases, a new
-"segment" of the history begins. From then on, the alarm compares new rows with the first periods of
-the segment. The verdict always compares a period with the calibration.
+(``--acknowledge``), or after some periods without another change. A new "segment" of the history
+then begins, and the alarm compares new rows with the first periods of the segment. The verdict
+always compares a period with the calibration.
 """
 
 import codecs
@@ -91,7 +91,7 @@ def read_history(path: Path) -> History:
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
     """Lock and read a history, and append new lines to its file.
 
-    `earlier` is the history as read before. The function `lines` returns the new lines.
+    `earlier` is the history that was read before. The function `lines` returns the new lines.
 
     Raises `CovcalError` if the file cannot be read or written, or is not a history.
     """

@@ -1,16 +1,16 @@
 """Estimate the accuracy of a period from labels, and the gap of several periods together.
 
 The labels of a period give an accuracy A and an effective size n*, the number of random labels with
-the same precision. The labels then count like n* random labels, of which the share A is right. Both
-numbers are summed over several periods (a pool). The gap of a pool is its mean confidence minus its
+the same precision. The labels then count like n* random labels, of which A n* are right. A pool
+sums these numbers over several periods. The gap of a pool is its mean confidence minus its
 accuracy. The interval of the gap is anytime-valid (`maths.odds.anytime_interval`).
 
 Pool k contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k may
 be wrong with the probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals
-are right with a probability of at least 1 - e. If the gap changes, pools with and without the older
-periods have intervals that do not overlap. So a pool is valid only if its interval overlaps the
-intervals of all pools that begin later. The verdict uses the valid pool with the most periods. A
-pool with fewer periods is used only if it alone proves a gap above the tolerance.
+are right with a probability of at least 1 - e. If the gap changes, the intervals of long pools and
+of short pools may not overlap. So a pool is valid only if its interval overlaps the intervals of
+all pools that begin later. The verdict uses the valid pool with the most periods. A pool with fewer
+periods is used only if it alone proves a gap above the tolerance.
 
 Labels that arrive later are given as a CSV with the columns ``id`` and ``label``. If an id occurs
 in several periods, the CSV also needs the column ``period``. If rows can have several labels, the
@@ -328,7 +328,7 @@ def labels_needed(
 
     - `counts`: the total weights of right rows and of wrong rows in pool `k`.
     - `likely`: the accuracy that is likely without labels. `expected`: see `pools`.
-    - `decides`: a function that returns which intervals give a verdict, from both ends.
+    - `decides`: a function of lower and upper ends, which returns which intervals give a verdict.
     """
     right, wrong = counts
     accuracy = (right + _PRIOR * likely) / (right + wrong + _PRIOR)

@@ -362,8 +362,8 @@ def _labels(
 def _digest(target: Domain, rows: Rows) -> tuple[str, RowSample | None]:
     """Return a hash of ids and logits, and a sample of the rows.
 
-    Other content of the file is ignored. Rows are recognised by id and logits, or by logits alone
-    if ids are row numbers. The sample is None if several sampled rows are equal.
+    Rows are recognised by id and logits, or by logits alone if ids are row numbers. The sample is
+    None if several sampled rows are equal.
     """
     digest, total = hashlib.sha256(), 0
     smallest: AnyArray = np.zeros(0, dtype=np.uint64)

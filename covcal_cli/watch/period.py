@@ -1,7 +1,7 @@
 """The settings of `covcal watch`, the record of a period, and the result of the command.
 
-The record of a period is one line of the history. Labels are used only if you give them by `covcal
-label`, ``--labels`` or ``--target-labels``.
+The record of a period is one line of the history. Labels are used only if you give labels by
+`covcal label`, ``--labels`` or ``--target-labels``.
 """
 
 import math
@@ -264,7 +264,7 @@ class RowSample:
     random sample. Two periods are compared by their smallest hashes (Broder 1997).
     """
 
-    total: Count  # Sum of the hashes of all rows, modulo 2^52 (in any order).
+    total: Count  # Sum of the hashes of all rows, modulo 2^52.
     smallest: tuple[int, ...]  # The smallest hashes, ascending.
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ _LARGEST_VARIANCE = 1e12  # Maximum plausible variance (about d for d features).
 _LARGEST_RANK_VARIANCE = 0.25  # Largest variance of numbers from 0 to 1.
 SMALLEST_RANK_VARIANCE = 1e-18  # If one of n rows differs, the variance is about 1/(4n).
 _QUANTILES = 257
-_LEAST_TEMPERATURE = 1e-100  # Largest temperature; the smallest is the inverse.
+_LEAST_TEMPERATURE = 1e-100  # Smallest plausible temperature. The largest is the inverse.
 
 
 def reference_path(document: Path) -> Path:
@@ -49,7 +49,7 @@ def reference_path(document: Path) -> Path:
 
 
 def identity_of(calibration: Calibration) -> str:
-    """Return a hash of the calibration's parameters (and of the label, if there are several)."""
+    """Return a hash of the calibration's parameters, and of the label if rows can have several."""
     sha256, label = calibration.scaling_sha256, current_label()
     if label is None:
         return sha256
@@ -370,7 +370,7 @@ def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
 def read_reference(calibration: Calibration) -> Reference | None:
     """Read the reference data of a calibration; None if the data belong to another calibration.
 
-    Raises `CovcalError` if the file is missing, damaged or no reference data.
+    Raises `CovcalError` if the file is missing or damaged.
     """
     path, fitted = reference_path(calibration.path), calibration.inputs[0].path
     remedy = f"remove this file. covcal watch makes a new file from {fitted}"
@@ -386,8 +386,8 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     """Return the rank of each value in a reference distribution, from 0 to 1.
 
     `quantiles`, (m,), are the quantiles at the probabilities (i + 1/2) / m, ascending. Ranks
-    between quantiles are interpolated. If several quantiles are equal to a value, its rank is their
-    mean rank.
+    between quantiles are interpolated. If several quantiles are equal to a value, the value gets
+    their mean rank.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)

@@ -228,10 +228,7 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Return a signal for each axis of the coordinates (n, p), and the signals' whitening matrix.
-
-    Constant coordinates are left out.
-    """
+    """Return a signal for each axis of the coordinates (n, p), and their whitening matrix."""
     most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
     sketches = (signal(f"axis {axis}", places[:, axis], axis=axis) for axis in range(most))
     signals = [sketch for sketch in sketches if sketch.variance > 0]

@@ -90,8 +90,7 @@ def alarm(
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # For each possible start of a change, compare later with earlier rows. Reference rows have mean
-    # 0.
+    # For each possible start of a change, compare later rows with earlier rows.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -133,9 +132,9 @@ def verdict_on(
     """Return the verdict, the gap of the period, and the reason.
 
     The gap from labels (`pool`) is preferred. If the interval from labels is too wide and contains
-    the gap that is estimated without labels, the estimated gap is used. Its interval is the middle
-    half of the estimated range. In the benchmark, estimates gave 116 verdicts "holds", and labels
-    contradict 10 of these verdicts.
+    the gap that is estimated without labels, the estimated gap is used. The interval of the
+    estimated gap comes from the middle half of the estimated range. In the benchmark, estimates
+    gave 116 verdicts "holds", and labels contradict 10 of these verdicts.
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
@@ -155,7 +154,7 @@ def verdict_on(
     if pool is None and estimate is not None:
         numbers += f"estimated accuracy {estimate}"
         if by_labels is not None:
-            numbers += f". The labels allow this: {_with_labels(by_labels)}"
+            numbers += f". The accuracy from labels agrees: {_with_labels(by_labels)}"
         numbers += ". The verdict uses the middle half of the estimated range"
     else:
         numbers += f"accuracy {_with_labels(best)}"
@@ -168,7 +167,7 @@ def verdict_on(
             direction = "high" if gap.low > 0 else "low"
             numbers += f". The confidence is too {direction}, but perhaps by less than {limit}"
         else:
-            range_ = "This range" if pool is not None else "This half"
+            range_ = "This range" if pool is not None else "This half of the range"
             numbers += f". {range_} is too wide for a tolerance of {limit}"
     return verdict, gap, numbers
 

@@ -279,7 +279,9 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     assert all(point.low == point.error == point.high for point in decision.curve)
     # Only the calibration by the first labels keeps the promise: covcal calibrate makes it again.
     done = covcal("calibrate", "-o", "again.json", cwd=folder).require_success()
-    assert "200 labels were picked for a decision, so only covcal decide uses them" in done.err
+    assert (
+        "200 labels were picked for a decision, so only covcal decide uses these labels" in done.err
+    )
     by_labels, again = (read_calibration(folder / f"{n}.json") for n in ("by_labels", "again"))
     assert by_labels.scaling_sha256 == again.scaling_sha256
 
