@@ -54,8 +54,8 @@ class ClassMap:
             return None
         return (
             "the model does not name its classes, so its outputs get the names of "
-            f"{self.whose} in this order: {listed(self.names)}. If the model has another "
-            "order, pass --classes FILE"
+            f"{self.whose} in this order: {listed(self.names)}. If the model has its classes in "
+            "another order, pass --classes FILE"
         )
 
     def index(self, folder: str) -> int | None:

@@ -283,8 +283,8 @@ class ConfidenceStore(Store):
                 answer, label = alike[0]
                 yield (
                     f"in {len(alike)} rows, prediction and label differ only in case or "
-                    f"punctuation ({shown(answer)} and {shown(label)}), and count as wrong. "
-                    "If they are right, write both in one way"
+                    f"punctuation ({shown(answer)} and {shown(label)}), so the predictions count "
+                    "as wrong. If these predictions are right, spell them like the labels"
                 )
         values, chance = columns.values, 1 / len(self._names)
         left_out = columns.n - len(values)
@@ -365,7 +365,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             return EVENTS
     if double := differing_in_case(named):
         raise source.store.error(
-            f"the classes {listed(double)} {IN_CASE}: write each class in one way"
+            f"the classes {listed(double)} {IN_CASE}: use one spelling for each class"
         )
     if len(named) < 2:
         named.add(OTHER)
@@ -417,7 +417,8 @@ def _require_common_names(columns: _Columns) -> None:
     if answers and labels and not answers & labels:
         raise columns.store.error(
             f"no prediction ({listed(sorted(answers))}) is one of the labels "
-            f"({listed(sorted(labels))}): write both in one way, or add a column correct"
+            f"({listed(sorted(labels))}): use the same names for predictions and labels, or add "
+            "a column correct"
         )
 
 

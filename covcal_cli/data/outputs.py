@@ -108,9 +108,8 @@ class OutputFile:
         self.facts = facts = RowFacts(store, n, used, truth, keep, keeps_texts=True)
         if columns.width == 1 and facts.labels.n_classes > 2:
             raise CovcalError(
-                f"{path}: {columns.outputs[0]} is one number per row, but there are "
-                f"{facts.labels.n_classes} classes of labels: give one column of outputs per "
-                "class"
+                f"{path}: {columns.outputs[0]} has one number per row, but the labels have "
+                f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
         numbers = [
             name
@@ -221,11 +220,11 @@ class OutputTable:
         if similar:
             raise self._store.error(
                 f"{len(self._lacking)} of {seen.rows} rows lack some classes, and the classes "
-                f"{listed(similar)} {IN_CASE}: write each class in one way"
+                f"{listed(similar)} {IN_CASE}: use one spelling for each class"
             )
         lacking = (
             f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability, so "
-            "covcal fills in at most half of the smallest probability in the row"
+            "covcal fills in a value below the smallest probability of the row"
         )
         order = seen.doubt_on_order
         self.doubt_on_order = order and f"{self.path}: {order}"
@@ -281,7 +280,7 @@ class OutputTable:
             yield from _notes_on_incomplete(seen)
         elif several and off is not None:
             row, total = off
-            filled = " after its missing values are filled" if row in self._lacking else ""
+            filled = " after covcal filled in missing values" if row in self._lacking else ""
             independent = (
                 ". If each row can have several labels, pass --multilabel to covcal extract"
                 if seen.summing < _FEW_SUMMING * seen.rows
@@ -302,8 +301,8 @@ class OutputTable:
             yield "some probabilities are slightly below 0 because of rounding, and count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
-                "some probabilities are below 1e-38 and count as 1e-38. If they were rounded "
-                "to 0, write more digits"
+                "some probabilities are below 1e-38 and count as 1e-38. If the probabilities were "
+                "rounded to 0, write more digits"
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
@@ -569,8 +568,8 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
     elsewhere = 1 - seen.mean_sum
     yield (
-        f"on average, {100 * elsewhere:.0f} % of the probability is not on the classes. The "
-        f"sums are {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}, so each row is "
+        f"on average, {100 * elsewhere:.0f} % of the probability belongs to no class. The rows "
+        f"sum to {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}, so each row is "
         "scaled to the sum 1"
     )
     if elsewhere >= _MUCH_ELSEWHERE:

@@ -398,15 +398,16 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
     beside = "" if other is None else f" (with {other})"
     both = set(DOMAINS) <= set(rows.tolist())
     if not both and other is not None:
-        remedy = "exchange the two tables, or remove the column"
+        remedy = "exchange the two tables, or remove the column domain"
     elif outputs and both:
-        remedy = "give only this one table, or remove the column"
+        remedy = f"give only {store.path}, or remove the column domain"
     elif outputs:
         remedy = (
-            f"pass this table as the {opposite} and give a {domain} table too, or remove the column"
+            f"pass {store.path} as the {opposite} and give a {domain} table too, or remove the "
+            "column domain"
         )
     else:
-        remedy = f"save each domain as its own table, or rename the column to {GROUP_PREFIX}domain"
+        remedy = f"save one table per domain, or rename the column domain to {GROUP_PREFIX}domain"
     raise CovcalError(
         f"{store.path} is given as the {domain}{beside}, but its column domain says "
         f"{opposite} in {(rows == opposite).sum()} of {len(rows)} rows: {remedy}"

@@ -263,7 +263,7 @@ class DomainExtraction:
         other = f" (perhaps the column {printable(columns[0])})" if columns else ""
         return (
             f"{self.data.path}: the label is the predicted class in every row, although the "
-            f"confidence promises {expected:.0f} errors. If the labels are predictions, give the "
+            f"confidence suggests {expected:.0f} errors. If the labels are predictions, give the "
             f"true labels instead{other}"
         )
 

@@ -305,7 +305,10 @@ def dry_run(
     check_output(output, force=True, inputs=inputs)
     in_the_way = None
     if output.exists() and not force:
-        in_the_way = f"{output} already exists. To replace the file, pass --force in the real run"
+        in_the_way = (
+            f"{output} already exists. To replace the file, pass --force when you run covcal "
+            "extract without --dry-run"
+        )
     plan = prepare(model, source, target, settings)
     domains, evidence = plan.domains.values(), OutputEvidence()
     seconds = _seconds(plan, evidence)

@@ -208,7 +208,7 @@ def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
         if "shard" not in file.attributes:
             other = next(second for second in files if second is not file)
             raise CovcalError(
-                f"{file.path} holds the whole {name}, but {other.path} has {name} rows too: "
+                f"{file.path} holds all {name} rows, but {other.path} has {name} rows too: "
                 "give one whole file, or all shards"
             )
         shard = Shard.parse(str(file.attributes["shard"]))

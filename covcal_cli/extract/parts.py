@@ -220,8 +220,8 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
         note = f"there is no stopped run of {output}, so this run starts from the first row"
     elif earlier is not None:
         note = (
-            f"covcal extracts the rows of a stopped run of {output} again. Next time, pass "
-            "--resume to keep these rows"
+            f"a run of {output} was stopped earlier, but this run extracts all rows again. To "
+            "keep the rows of a stopped run, pass --resume"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

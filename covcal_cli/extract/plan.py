@@ -56,10 +56,12 @@ _COMPARED_ROWS = 16  # Number of rows to compare in two runs of the model.
 _LARGEST_BATCH = 4 << 30  # Bytes of a batch of images; three batches are in memory at a time.
 _NO_IMAGES = "none: the model gets the rows unchanged"
 _SHOWN_CLASSES = 8
-NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
+NO_SHIFT = (
+    "there is no shift between source and target. Unless this is only a test, give different data"
+)
 # Descriptions of how the output is read. The keys are values of `Classifier.tail`.
 _READINGS = {
-    None: "no row was run, so covcal does not know whether the model gives logits or probabilities",
+    None: "covcal ran no row, so it does not know whether the model gives logits or probabilities",
     "none": "its output is read as logits",
     "softmax": "its output is the softmax of the logits",
     "log_softmax": "its output is the log-softmax of the logits",
@@ -97,7 +99,7 @@ class ExtractPlan:
         missing = None
         target = self.domains.get("target")
         if target is not None and not len(target.data.ids):
-            missing = f"{target.data.path} has no rows: covcal watch counts an empty period"
+            missing = f"{target.data.path} has no rows: covcal watch records an empty period"
         elif target is not None and not several and self.classes.names != EVENTS:
             missing = missing_classes(target.data.path, target.labels, self.classes)
         on_settings = (self.origin, self.classes.note, self.runner.note)
@@ -196,7 +198,9 @@ class ExtractPlan:
 def class_list(classes: Sequence[str]) -> str:
     """Return the number of classes and the first few names, as text."""
     if tuple(classes) == EVENTS:
-        return "right and wrong (each row has one confidence)"
+        return (
+            "covcal uses the classes 'right' and 'wrong', because each row has only one confidence"
+        )
     listed = ", ".join(classes[:_SHOWN_CLASSES])
     more = len(classes) - _SHOWN_CLASSES
     rest = f", and {more} more" if more > 0 else ""
@@ -583,9 +587,11 @@ class TableClassifier(Classifier):
 
     def describe(self) -> str:
         """Describe the tables in one line."""
-        logged = "" if self.kind == "logits" else ", as logarithms of probabilities"
-        width = "no features" if self.n_features is None else f"{self.n_features} features"
-        return f"none: the table has {self.n_classes} classes{logged}, {width}"
+        outputs = "logits" if self.kind == "logits" else "probabilities"
+        features = "no" if self.n_features is None else self.n_features
+        return (
+            f"none, because the table has {outputs} ({self.n_classes} classes, {features} features)"
+        )
 
 
 def once(*texts: str | None) -> tuple[str, ...]:

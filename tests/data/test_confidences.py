@@ -197,7 +197,7 @@ def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> No
         ]
         (tmp_path / f"{domain}.json").write_text(json.dumps(boxes))
     report = extract(None, tmp_path / "old.json", tmp_path / "new.json", tmp_path / "f.h5")
-    assert report.facts["classes"] == "right and wrong (each row has one confidence)"
+    assert report.facts["classes"].startswith("covcal uses the classes 'right' and 'wrong', ")
     assert not any("no better than" in warning or "bbox" in warning for warning in report.warnings)
     # A person who judges a prediction must see it, and its box.
     sheet = pick(tmp_path / "f.h5", tmp_path / "sheet.csv", PickSettings(rows=20))

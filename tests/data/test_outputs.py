@@ -507,7 +507,7 @@ class TestAnswersOfLanguageModels:
         mass = 1 - lost * np.linspace(0.5, 1.5, N)[:, None]
         table = opened(write(kind, tmp_path, self.P * mass, "probabilities"), "probabilities")
         np.testing.assert_allclose(softmax(read(table)), self.P, atol=1e-6)
-        assert f"on average, {100 * lost:.0f} % of the probability is not on" in table.notes[0]
+        assert f"on average, {100 * lost:.0f} % of the probability belongs to no" in table.notes[0]
         assert len(table.notes) == notes
 
     @pytest.mark.parametrize(("kind", "holds"), [*BOTH, ("parquet", "probabilities")])
@@ -698,7 +698,7 @@ def test_a_row_with_a_missing_value_that_does_not_sum_to_1_says_so(tmp_path: Pat
     values = softmax(LOGITS)
     values[3, values[3].argmax()] = np.nan
     path = write("csv", tmp_path, values, "probabilities")
-    with pytest.raises(CovcalError, match=r"line 5 sum to [0-9.]+ after its missing values are"):
+    with pytest.raises(CovcalError, match=r"line 5 sum to [0-9.]+ after covcal filled in miss"):
         opened(path, "probabilities")
     path.write_text("prob_a,prob_b,label\n" + "0.9,,a\n0.2,,b\n" * 5)
     with pytest.raises(CovcalError, match="the column prob_b is empty in the first 10 rows"):

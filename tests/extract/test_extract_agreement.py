@@ -79,7 +79,7 @@ def test_rows_of_the_other_domain_are_refused_beside_a_model(place: str, tmp_pat
     }[place]
     line = covcal("extract", model(tmp_path), *given, cwd=tmp_path).error_line()
     assert "both.csv is given as the " in line
-    assert "in 20 of 40 rows: save each domain as its own table" in line
+    assert "in 20 of 40 rows: save one table per domain" in line
     assert ("(with one.csv)" in line) == (place != "alone")
 
 
@@ -94,7 +94,7 @@ def test_rows_of_the_other_domain_are_refused_in_outputs(
     line = covcal("extract", "--logits", *places, cwd=tmp_path).error_line()
     assert "both.csv" in line
     assert "(with one.csv)" in line
-    assert "give only this one table, or remove the column" in line
+    assert "give only both.csv, or remove the column domain" in line
     covcal("extract", "--logits", "both.csv", cwd=tmp_path).require_success()
     assert len(dataset(tmp_path, "source/logits")) == N // 2
 
@@ -106,7 +106,7 @@ def test_a_domain_that_agrees_with_its_place_is_no_obstacle(tmp_path: Path) -> N
     covcal(*arguments, cwd=tmp_path).require_success()
     line = covcal(*arguments[:2], "target.csv", "source.csv", "-f", cwd=tmp_path).error_line()
     assert line.startswith("target.csv is given as the source (with source.csv), but its column ")
-    assert line.endswith("exchange the two tables, or remove the column")
+    assert line.endswith("exchange the two tables, or remove the column domain")
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])

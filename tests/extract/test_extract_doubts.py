@@ -102,7 +102,7 @@ def test_labels_that_are_predictions_are_doubted(column: str, tmp_path: Path) ->
     path.write_text("\n".join(lines) + "\n")
     done = covcal("extract", path, path, "-o", tmp_path / "f.h5").require_success()
     promised = round(float((1 - p.max(axis=1)).sum()))
-    assert f"the confidence promises {promised} errors" in done.err
+    assert f"the confidence suggests {promised} errors" in done.err
     assert ("perhaps the column gold" in done.err) == bool(column)
 
 

@@ -180,7 +180,7 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--probabilities",
             {"prob": SUREST, "label": NOISY},
-            "prob is one number per row, but there are 3 classes of labels: give one column of "
+            "prob has one number per row, but the labels have 3 classes: give one column of "
             "outputs per class",
         ),
         (

@@ -16,7 +16,9 @@ from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import Outcome, covcal
 
 N = 300
-TWICE = "there is no shift between them. Unless this is only a test, give different data"
+TWICE = (
+    "there is no shift between source and target. Unless this is only a test, give different data"
+)
 ORDER = "check that SOURCE comes before TARGET"
 
 

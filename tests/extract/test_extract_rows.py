@@ -322,7 +322,7 @@ class TestDryRun:
         """A dry run writes nothing, so it only says that the run itself would need --force."""
         (tmp_path / "features.h5").write_text("old")
         arguments: list[Argument] = ["extract", *digits_arguments, "--dry-run"]
-        told = "note: features.h5 already exists. To replace the file, pass --force in the real run"
+        told = "note: features.h5 already exists. To replace the file, pass --force when you run"
         assert told in covcal(*arguments, cwd=tmp_path).require_success().err
         assert told not in covcal(*arguments, "-f", cwd=tmp_path).require_success().err
         assert (tmp_path / "features.h5").read_text() == "old"
@@ -387,7 +387,7 @@ class TestNoRows:
         report = extract(model, source and folder / source, folder / name, folder / "features.h5")
         with h5py.File(folder / "features.h5") as file:
             assert file["target/logits"].shape == (0, K)
-        assert f"{folder / name} has no rows: covcal watch counts an" in report.notes[-1]
+        assert f"{folder / name} has no rows: covcal watch records an" in report.notes[-1]
 
     def test_a_source_without_rows_is_refused(self, model: Path) -> None:
         folder = model.parent

@@ -133,7 +133,7 @@ def test_whole_files_of_the_same_domain_are_an_error(
 ) -> None:
     """Two sources, neither of them a shard, cannot be told apart from a mistake."""
     one = whole(data, tmp_path / "one.h5")
-    with pytest.raises(CovcalError, match=r"one\.h5 holds the whole source"):
+    with pytest.raises(CovcalError, match=r"one\.h5 holds all source rows"):
         merge([one, three[0]], tmp_path / "m.h5")
     again = whole(data, tmp_path / "two.h5")
     with pytest.raises(CovcalError, match="give one whole file, or all shards"):

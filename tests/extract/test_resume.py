@@ -307,7 +307,7 @@ def test_without_resume_the_run_starts_anew_and_says_so(data: Path, tmp_path: Pa
     seen: list[Progress] = []
     report = run(data=data, output=output, progress=seen.append)
     assert seen[0].step == BATCH
-    assert any("Next time, pass --resume to keep these rows" in note for note in report.notes)
+    assert any("To keep the rows of a stopped run, pass --resume" in note for note in report.notes)
     require_same(data, output)
 
 

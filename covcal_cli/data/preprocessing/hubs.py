@@ -298,7 +298,7 @@ class _Reader(_Values):
         if rule == "PoolFormer":
             share = self.share("crop_pct", 0.9)
             if short is None and size[0] != size[1]:
-                raise self.wrong("size", "the shorter side, or an equal height and width")
+                raise self.wrong("size", "one number (the shorter side), or two equal numbers")
             short = int((short or size[0]) / share)
         if short is None:
             return Resize("squash", size=size), crop or size

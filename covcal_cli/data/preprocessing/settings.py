@@ -185,7 +185,7 @@ class Preprocessing:
         else:
             return ""
         side = _size_text(wanted)
-        return f"--size {side} (whole images), or --crop {side} --resize {lengths} (their centres)"
+        return f"--size {side} for whole images, or --crop {side} --resize {lengths} for centres"
 
     def _resize(self, size: Size, color: Color) -> Resize:
         asked = self.resize or Resize()
@@ -247,7 +247,8 @@ def _pixels_remedy(shape: Shape) -> str:
         return ""
     length = shape[1] or 0
     sides = [math.isqrt(length // c) for c in (1, 3) if math.isqrt(length // c) ** 2 * c == length]
-    return f"if it holds pixels, pass --size {sides[0] if any(sides) else 'HxW'}; otherwise "
+    side = sides[0] if any(sides) else "HxW"
+    return f"pass --size {side} if the input holds pixels, or "
 
 
 def _layout(shape: Shape) -> Layout:

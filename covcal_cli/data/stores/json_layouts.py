@@ -284,7 +284,7 @@ class AnswerCounts:
         of_lines = f"of {self.lines} lines"
         mean = self.elsewhere / max(1, self.lines)
         much = (
-            ". The confidence says little about rows where other texts are likely"
+            ". The confidence says little about rows where all possible answers are unlikely"
             if mean >= _MUCH
             else ""
         )
@@ -300,9 +300,9 @@ class AnswerCounts:
             )
         if self.without:
             yield (
-                f"{self.without} {of_lines} list no answer, so all answers get the same "
-                "probability: check the names in --choices, and check that the model did not "
-                "refuse"
+                f"{self.without} {of_lines} list no answer, so covcal gives all answers of these "
+                "lines the same probability: check the names in --choices, and check that the "
+                "model did not refuse to answer"
             )
         if self.behind:
             yield (

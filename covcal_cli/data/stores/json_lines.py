@@ -95,8 +95,8 @@ class JSONLinesStore(Store):
             self._read_columns()
         if 0 < self._answers.without == self._answers.lines:
             raise self.error(
-                f"no {self._unit} lists a token of the answers {', '.join(self.choices)}: "
-                "pass the answers as the model writes them with --choices"
+                f"no {self._unit} has a probability for any of the answers "
+                f"{', '.join(self.choices)}: spell the answers in --choices as the model does"
             )
         if self.has_logprobs:
             self.notes = tuple(self._answers.notes(self.choices))
@@ -209,12 +209,12 @@ class JSONLinesStore(Store):
             raise self.error(
                 "the source needs at least two different right answers: give every source "
                 "row its right answer in the field label (the fields are "
-                f"{', '.join(self._columns) or 'no other field'}). For a target alone, name "
-                "the answers with --choices A B C D"
+                f"{', '.join(self._columns) or 'no other field'}). If you give only a target, "
+                "pass the possible answers, for example --choices A B C D"
             )
         if double := differing_in_case(labels):
             raise self.error(
-                f"the labels {', '.join(double)} {IN_CASE}: write each answer in one way"
+                f"the labels {', '.join(double)} {IN_CASE}: use one spelling for each answer"
             )
         return tuple(sorted(labels))
 
@@ -390,8 +390,8 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"there are more than {_MOST_COLUMNS:,} columns up to {self._here}: use the "
-                "same names in every line, and put many values into one list"
+                f"the file has more than {_MOST_COLUMNS:,} columns, counted up to {self._here}: "
+                "use the same names in every line"
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:
