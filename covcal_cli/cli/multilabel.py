@@ -55,7 +55,7 @@ def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
             ]
         )
     facts = {"Labels": f"{len(rows)}, each with its own calibration: {named(list(calibrations))}"}
-    facts["Verdict"] = "; ".join(f"{text} ({named(of)})" for text, of in of_verdict.items())
+    facts["Verdict"] = ". ".join(f"{text} ({named(of)})" for text, of in of_verdict.items())
     if all(calibration.labelled_rows is None for calibration in calibrations.values()):
         facts["Verdict"] += f". {BASIS}"
     if gaps:
@@ -63,7 +63,7 @@ def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
         labelled = all(calibration.labelled_rows for calibration in calibrations.values())
         facts["Confidence"] = (
             f"{'' if labelled else 'probably '}{_off(fmean(gaps.values()))} on average over the "
-            f"labels before calibration; the worst label is {worst}: {_off(gaps[worst])}"
+            f"labels before calibration. The worst label is {worst}: {_off(gaps[worst])}"
         )
     columns = ("label", "source acc.", "est. accuracy", "confidence", "calibrated", "T", "method")
     table = Table((*columns, "checks passed"), rows, texts=(0, 6))
@@ -122,7 +122,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
             answer[subject] = f"the confidence in {named(of_tone)}"
     for name in names:
         worst = result.worst(name, "ece")
-        worst_label = "" if worst is None else f"; the worst is {percent(worst[1])} ({worst[0]})"
+        worst_label = "" if worst is None else f". The worst is {percent(worst[1])} ({worst[0]})"
         subject = "ECE before" if name == names[0] else f"ECE, {name}"
         answer[subject] = f"{percent(result.mean(name, 'ece'))} on average{worst_label}"
     return answer

@@ -284,7 +284,8 @@ def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
         return ()
     return (
         f"only {agreed} of {n} labels agree with the predicted class, but the mean confidence "
-        f"of these rows is {percent(expected / n, 0)}: check their labels",
+        f"of these rows is {percent(expected / n, 0)}. Either many of these labels are wrong, or "
+        "the classifier is often wrong although it is sure: check some of the labels",
     )
 
 
