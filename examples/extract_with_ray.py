@@ -6,10 +6,10 @@
 The model and the data must have the same path on every node. Each Ray actor opens the model once
 and checks its last layer. Ray Data sends pieces of the rows to the actors, in any order. The
 outputs are sorted by row number, every id is checked, and the outputs are written to spool files.
-``covcal extract`` keeps the rows of an interrupted run in the same files. With these files,
-``extract`` makes all its checks and writes the features file without running the model. If all
-machines are of the same kind, the file has the same bytes as without Ray. After an error, the spool
-files remain, and ``--resume`` runs the model only on the missing rows.
+Then ``covcal extract`` reads the spool files, makes all its checks, and writes the features file
+without running the model. If all machines are of the same kind, the file has the same bytes as
+without Ray. After an error, the spool files remain, and ``--resume`` runs the model only on the
+missing rows.
 
 `Extractor`, `pieces_of` and `Join` do not use Ray, so you can also use them with other cluster
 software.
@@ -139,8 +139,8 @@ class Join:
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False after a worker returned NaN or infinity. Later rows are not written, so ``extract``
-        # runs the row with this value again and reports the problem.
+        # False after a worker returned NaN or infinity. Later outputs are not written. Then
+        # ``extract`` runs the missing rows itself, and raises the usual error.
         self.sound = True
 
     def add(self, block: Columns) -> None:
@@ -211,7 +211,7 @@ def run_on_ray(
     Raises
     ------
     CovcalError
-        If a worker fails. The error has the worker's error message.
+        If a worker fails, with the worker's error message.
     """
     import ray
     from ray.exceptions import RayError

@@ -38,7 +38,7 @@ def on_arrays() -> None:
     calibrator = covcal.Calibrator(method="auto").fit(source, labels, target)
     confidence = calibrator.predict_proba(target).max(axis=1)
     print(f"arrays: T {calibrator.temperature_:.3f}, mean confidence {confidence.mean():.1%}")
-    # Check later rows. Is their confidence wrong by more than 10 points, or did the rows change?
+    # Watch checks whether the confidence of later rows is wrong by over 10 points.
     watch = covcal.Watch(calibrator, source, labels, target, tolerance=0.1)
     later = watch.observe(1.5 * target, period="2026-W48")
     print(f"watch: {later.answer}; {later.change}")

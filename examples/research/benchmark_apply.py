@@ -2,13 +2,13 @@
 
     python examples/research/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
 
-The plain NumPy code (bare pass) reads the same file in pieces. The bare pass computes softmax,
-label, confidence and the counts of 15 bins for every temperature, and writes nothing. With ``-c``,
-``evaluate`` measures the classifier before and after calibration. So both ``evaluate`` and the bare
-pass then compute two softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
+The plain NumPy code reads the same file in pieces. For every temperature, the plain NumPy code
+computes the softmax and the counts of 15 confidence bins, and writes nothing. ``evaluate -c``
+measures the classifier before and after calibration, so its time is compared with plain NumPy code
+that computes two softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
 
 Each measurement runs in its own process with one thread, and includes the time of imports. The peak
-memory is measured too. Then covcal's fit of T and its ECE are compared with other installed
+memory is measured too. Then covcal's fit of T and covcal's ECE are compared with other installed
 packages, on at most a million rows (``benchmark_temperature.py``).
 """
 
@@ -146,7 +146,7 @@ print(json.dumps({"out": done.stdout, "cpu": used.ru_utime + used.ru_stime,
 def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
     """Run Python in a new process. Return stdout, processor seconds and peak memory in MB.
 
-    Python is started by a small process, because the peak memory of a large parent would count.
+    A small process starts Python, because Linux counts the memory of the parent process.
     """
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     command = [sys.executable, "-c", _LAUNCHER, sys.executable, *map(str, arguments)]
@@ -158,7 +158,7 @@ def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
 
 
 def compare_passes(folder: Path, rows: int, classes: int) -> None:
-    """Print the time and memory of apply, evaluate and plain NumPy, and the ECEs of both."""
+    """Print the time and memory of apply, evaluate and plain NumPy, and two values of the ECE."""
     features, document, metrics = (folder / name for name in ("f.h5", "cal.json", "metrics.json"))
     write_features(features, "target", 2, rows, classes)
     write_halving(document, features, classes)

@@ -4,14 +4,14 @@
                                            [--tables 500000x50 100000x512] [--formats parquet csv]
 
 The images are digits (PNG, 28x28, grey) for a small LeNet, and photos (JPEG, 320x240, cropped to
-224) for a small convolutional network. The plain loops (bare stages) decode every image with Pillow
-and NumPy, and run ONNX Runtime on batches in memory. The plain loops use as many threads as covcal.
-In covcal, images are decoded while the classifier runs.
+224) for a small convolutional network. The plain loops decode every image with Pillow and NumPy,
+and run ONNX Runtime on batches in memory. The plain loops use as many threads as covcal. In covcal,
+images are decoded while the classifier runs.
 
-The tables are two files of random numbers for a linear classifier. The plain loop (bare loop) reads
-the files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids
-with h5py. The plain loop has no random splits, checks, checksums or ``--resume``. For tables, the
-plain loop and covcal use one thread.
+The tables are two files of random numbers for a linear classifier. The plain loop reads the files
+with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids with h5py.
+The plain loop has no random splits, checks, checksums or ``--resume``. For tables, the plain loop
+and covcal use one thread.
 
 Processor seconds are sums over threads. The fastest of several rounds is reported.
 """

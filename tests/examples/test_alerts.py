@@ -164,7 +164,7 @@ class TestOnce:
                 script("webhook.sh", watched(night), url, sent, NO_PROXY="127.0.0.1")
         assert len(messages) == 2
         assert messages[0]["text"].startswith("covcal: the confidence is off (cal.json")
-        assert "Rows: changed since 2026-W31: other rows" in messages[0]["text"]
+        assert "Rows: changed since 2026-W31: the logits differ" in messages[0]["text"]
 
     def test_a_webhook_that_fails_is_tried_again(self, tmp_path: Path) -> None:
         sent = tmp_path / "sent.txt"

@@ -5,7 +5,8 @@
 
 The folders contain features files. The script prints a line for each file, and then means over the
 files. The share of accepted rows is compared with the share that could be accepted if all labels
-were known. With --peers, rules of other libraries are measured too (`decide_peers`).
+were known. In the code, a promise is a guaranteed limit of the error rate. With --peers, rules of
+other libraries are measured too (`decide_peers`).
 """
 
 import argparse
@@ -65,7 +66,7 @@ def promises(
     *,
     these_rows: bool,
 ) -> tuple[float, float, float]:
-    """Return the mean share of accepted rows, and the rates of promises and of broken promises."""
+    """Return the mean share of accepted rows, and how often a promise is made, and is broken."""
     level, n = level_of_look(0.9, 1), len(ranking)
     best = best_region(ranking, min(labels, n), error, level)
     if best is None:
@@ -153,7 +154,7 @@ def of_error(
     *,
     these_rows: bool,
 ) -> list[float]:
-    """Return the results of one file for one error limit, in this order.
+    """Return the results of one file for one error limit, in the order of the table.
 
     | numbers | meaning |
     |---|---|

@@ -1,22 +1,23 @@
-"""Show by simulation that ``covcal decide`` keeps its promises in the worst case.
+"""Show by simulation that ``covcal decide`` keeps the promised error rate in the worst case.
 
     python examples/research/benchmark/decide_exact.py [--draws 10000] [--least-batches 1]
 
-Labels are simulated, but rows are drawn and tested as by ``covcal decide``. In the worst case, a
-promise is broken whenever ``decide`` accepts any row. For a promise about future rows, the true
-error rate is exactly the limit. Then either all rows have the same error probability, or rows with
-low scores have up to twice the limit. For a promise about the given rows, the accepted rows contain
-one wrong row too many. The output has one line for each setting, with the share of simulations in
-which a promise is broken.
+Labels are simulated. Rows are drawn and tested by the functions of ``covcal decide``. In the worst
+case, the promise is broken whenever ``decide`` accepts any row. To simulate this case for future
+rows, the true error rate is exactly the promised limit. Either all rows have the same error
+probability, or the error probability grows from 0 to twice the limit as the score falls. For the
+rows of the file, the number of wrong rows is the smallest number that breaks the promise. The
+output shows for each setting how often the promise is broken.
 
 All simulations of a setting draw their rows at once (`drawn_together`). Later batches of all
 simulations use the score thresholds that were chosen in the first simulation.
 
-With one promise for each group, a simulation counts as broken if at least one promise is broken.
-Rows are drawn either within each group, or from all rows.
+In simulations with a promise for each group, the output shows how often at least one promise is
+broken. Rows are drawn either within each group, or from all rows.
 
-The last lines simulate users who choose the size of the second batch after the first batch. These
-simulations assume infinitely many rows, and the worst size of the second batch.
+The last lines are for users who choose the size of the second batch after they have seen the labels
+of the first batch. For these lines, the number of rows is infinite, and the user chooses the worst
+size.
 """
 
 import argparse
@@ -102,16 +103,16 @@ class Setting:
     def ranking(self, scores: Float64s) -> Ranking:
         """Return a ranking of the scores, with three assumed error probabilities of each row."""
         shares = np.linspace(0, 1, 101)
-        # The assumed error probability grows from a third of the limit to twice the limit.
+        # The assumed error probability of a row grows as its score falls.
         beliefs = [shares * self.error * (0.3 + power * shares) for power in (0.2, 0.6, 1.7)]
         return Ranking(np.sort(scores), beliefs)
 
 
 class Draws:
-    """Many simulations of drawing batches of rows, with a test of the promise after each batch."""
+    """Many simulations that draw batches of rows, and test the promise after each batch."""
 
     def __init__(self, setting: Setting, draws: int, *, pool: bool) -> None:
-        """Draw all batches. With `pool`, the promise covers all rows, not only the top-scored."""
+        """Draw all batches. With `pool`, the promise covers all rows, even with low scores."""
         self.setting, self.pool = setting, pool
         self.scores = setting.scores
         self.ranking = setting.ranking(self.scores)
@@ -148,7 +149,7 @@ class Draws:
     def samplings(
         self, count: int, looks: int, draws: int | None = None
     ) -> list[tuple[Sampling, ...]]:
-        """Return how each batch was sampled from the `count` top-scored rows, per simulation."""
+        """Return, for each simulation, how the batches were sampled from the top `count` rows."""
         of_batches, left = [], count
         for batch in range(looks):
             rows, parts = self.rows[batch][:draws], self.inclusions[batch][:draws]
@@ -164,7 +165,7 @@ class Draws:
         return list(zip(*of_batches, strict=True))
 
     def broken(self, *, these_rows: bool) -> list[float]:
-        """Return how often a promise was broken, for each distribution of wrong rows."""
+        """Return how often the promise is broken after at least one batch."""
         looks = range(1, len(self.rows) + 1)
         passes = [self._passes(look, level_of_look(CERTAINTY, look), these_rows) for look in looks]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
@@ -175,7 +176,7 @@ class Draws:
         return [float(of_place.mean()) for of_place in passes]
 
     def _passes(self, look: int, level: float, these_rows: bool) -> list[Booleans]:
-        """Return whether each simulation accepts any row, for each distribution of wrong rows."""
+        """Return whether each simulation accepts any row, for each result of `_wrong`."""
         error = self.setting.error
         drawn = np.concatenate(self.rows[:look], axis=1)
 
@@ -203,7 +204,7 @@ class Draws:
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
 
     def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
-        """Return whether each drawn row is wrong, for each distribution of wrong rows."""
+        """Simulate labels, and return whether each drawn row is classified wrongly."""
         rng, error = np.random.default_rng([7, count]), self.setting.error
         rows = np.concatenate(self.rows, axis=1)
         if not these_rows:
@@ -246,7 +247,7 @@ def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) ->
 def broken_in_groups(
     sizes: tuple[int, ...], labels: int, error: float, values: int, draws: int, *, by_group: bool
 ) -> list[float]:
-    """Return how often the promise of any group was broken, for each distribution of wrong rows.
+    """Return how often the promise is broken for at least one group.
 
     With `by_group`, every group gets the same number of labels. Otherwise, the labelled rows are
     drawn from all rows.
@@ -297,11 +298,10 @@ def broken_in_groups(
 
 
 def by_labels(labels: int, error: float) -> tuple[float, float]:
-    """Return the probability of a broken promise after the first batch, and after two batches.
+    """Return the probability that the promise is broken after one batch, and after two batches.
 
-    There are infinitely many rows. The user knows the number of wrong rows in the first batch. Then
-    the user chooses the size of the second batch that passes the test most often, among the sizes
-    in `_LATER`.
+    The number of rows is infinite. After the first batch, the user chooses the second batch size in
+    `_LATER` with which the test is passed most often.
     """
 
     def most(n: int, level: float) -> int:
@@ -340,7 +340,9 @@ def main() -> None:
         "--least-batches", type=int, default=1, help="number of batches; 4: simulate only groups"
     )
     options = parser.parse_args()
-    broken = "broken promises (future rows), (growing errors), (these rows)"
+    broken = (
+        "broken promises for future rows with equal errors, with unequal errors, for given rows"
+    )
     print(f"The columns are: rows, labels, error limit, scores, tested rows, {broken}, allowed.")
     print(f"With several batches, these columns follow for one test of all batches: {broken}.")
     for rows, labels, error in _SETTINGS:

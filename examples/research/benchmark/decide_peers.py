@@ -3,10 +3,10 @@
     pip install --no-deps mapie torchcp tqdm
     python examples/research/benchmark/decide_peers.py FOLDER ...   # only the PAC sets
 
-MAPIE certifies a confidence threshold on labelled source rows, or on random labelled target rows.
-MAPIE and TorchCP also make prediction sets. Both libraries get at most 1,000 labelled rows of each
-domain. TorchCP's predictor is slow, so it gets at most 500 rows. PAC prediction sets use at most
-20,000 rows.
+MAPIE chooses a confidence threshold that guarantees the error rate. The threshold is chosen on
+labelled source rows, or on random labelled target rows. MAPIE and TorchCP also make prediction
+sets. Both libraries get at most 1,000 labelled rows of each domain. TorchCP's predictor is slow, so
+it gets at most 500 rows. PAC prediction sets use at most 20,000 rows.
 
 `sets_of_pac` makes PAC prediction sets under covariate shift (Park, Dobriban, Lee & Bastani, ICLR
 2022). No library has this method, so it is implemented here. A discriminator between source and
@@ -48,9 +48,9 @@ COLUMNS = (
     "TorchCP sets",
     "PAC sets under covariate shift",
 )
-# Number of bins, minimum number of rows for the discriminator, and maximum number of rows.
+# BINS: number of bins. FEWEST: minimum number of rows that train the discriminator.
 BINS, FEWEST, MOST_OF_PAC = 10, 100, 20_000
-N_SETS = 4  # The last columns have the coverage and size of sets.
+N_SETS = 4  # The last four of COLUMNS name prediction sets.
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -74,7 +74,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def certified(confidence: Float64s, right: Booleans, error: float) -> float:
-    """Return the confidence threshold that MAPIE certifies; infinity if there is none."""
+    """Return the confidence threshold that MAPIE chooses; infinity if MAPIE accepts no row."""
     from mapie.risk_control import BinaryClassificationController
 
     controller = BinaryClassificationController(
@@ -181,11 +181,11 @@ def sets_of_pac(
 ) -> Booleans:
     """Return PAC prediction sets for target rows from labelled source rows.
 
-    Half of the allowed error probability is for the weights, and half for the threshold.
+    Half of the allowed error probability is spent on the weights, the other half on the threshold.
     """
     level = (1 - CERTAINTY) / 2
     lowest, highest = weights_of(bins, new_bins, level)
-    used = np.unique(bins)  # Bins that contain source rows.
+    used = np.unique(bins)
     chance = np.random.default_rng(0).random(len(labels)) * highest[used].max()
     if_lacking, if_inside = chance <= highest[bins], chance <= lowest[bins]
     score = shares[np.arange(len(labels)), labels]
@@ -216,7 +216,7 @@ def rows_of(
 
 
 def inputs_of(domain: Domain, rows: Rows) -> tuple[Float64s, Float64s]:
-    """Return features and logits. The logits replace missing features."""
+    """Return features and logits. If the file has no features, return the logits twice."""
     logits = np.maximum(domain.logits(rows).astype(np.float64), -1e4)
     has_features = domain.n_features is not None
     return domain.features(rows).astype(np.float64) if has_features else logits, logits
@@ -228,8 +228,8 @@ def measured_pac(file: FeatureFile) -> list[float]:
     known, new = file.require_source(), file.require_target()
     pairs, ends = [], []
     for domain, inputs in ((known, features), (new, new_features)):
-        # Train the discriminator on training rows. If there are too few, use half of the other
-        # rows.
+        # Train the discriminator on training rows, or on half of the other rows if there are fewer
+        # than FEWEST training rows.
         rows = np.random.default_rng(1).permutation(domain.rows("train"))[:MOST_OF_PAC]
         half = len(inputs) // 2
         if len(rows) >= FEWEST and domain is known:

@@ -3,11 +3,11 @@
     python examples/research/benchmark/decide_scores.py FOLDER ... [--adapted FOLDER]
         [--draws 20] [--error 0.1] [--labels 50 100 200]
 
-The folders contain features files with known labels. The script prints two shares of accepted rows
-for each score. The first share assumes that all labels are known. The second share is what ``covcal
-decide`` accepts with a promise (`decide.promises`). With --adapted, the confidence of the method
-``blend`` is compared too. The folder of --adapted contains files of ``covcal adapt`` with the same
-names. Shifts without such a file are skipped.
+The folders contain features files with known labels. For each score, the script prints the share of
+rows that could be accepted if all labels were known. The script also prints the share that ``covcal
+decide`` accepts after some rows are labelled (`decide.promises`). With --adapted, the confidence of
+the method ``blend`` is compared too. The folder of --adapted contains files of ``covcal adapt``
+with the same names as the features files. Features files without an adapted file are skipped.
 
 To add a score, write a function and an entry in `SCORES`.
 """
@@ -39,11 +39,11 @@ BLEND, NEAREST, PRIOR_ROWS = "blend", 1e-6, 20
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a domain with their calibrated probabilities."""
+    """Calibrated probabilities (n, K), predicted classes (n,) and labels (n,) of n rows."""
 
-    probabilities: Float64s  # (n, K)
-    predicted: Labels  # (n,)
-    labels: Labels  # (n,)
+    probabilities: Float64s
+    predicted: Labels
+    labels: Labels
 
     @property
     def confidence(self) -> Float64s:
@@ -137,7 +137,7 @@ def shares_of(
         blended = ScaledLogits(calibrate(adapted, settings).scaling)
         with FeatureFile(adapted) as file:
             scores[BLEND] = blended.confidence(file.require_target(), chosen)
-    # Every score uses the errors that the calibrated confidence predicts.
+    # `decide` chooses its tests by the expected errors, 1 - confidence, whatever the score is.
     moved = new.predicted if scaled.scaling.can_move_the_top else None
     sample = Sample(*z, (guess.low, guess.accuracy, guess.high), moved)
     expected = [1 - values for values in sample.confidence]

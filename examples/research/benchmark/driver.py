@@ -44,9 +44,9 @@ def benchmark(
     seeds : int
         Number of runs per shift, with seeds 0, 1, ...
     states : sequence of AdaptSettings or None
-        Settings of ``covcal adapt``; None compares the methods without adapt.
+        Settings of ``covcal adapt``; None means without ``covcal adapt``.
     methods : tuple of str
-        Methods to compare with none and temp.
+        Methods to compare with ``none`` and ``temp``.
     jobs : int
         Number of parallel processes.
     progress : callable

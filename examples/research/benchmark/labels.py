@@ -2,8 +2,8 @@
 
 - Oracle temperature: the T with the lowest ECE on the target's test rows.
 - True accuracy: the T at which the mean confidence on the target's training and validation rows
-  equals the accuracy on these rows. Methods that estimate the accuracy would choose this T if their
-  estimate were perfect.
+  equals the accuracy on these rows. A method that estimates the accuracy chooses this T if the
+  estimate is perfect.
 """
 
 import math
@@ -36,7 +36,7 @@ class Truth:
     source_accuracy: float  # Accuracy of the classifier on source validation rows.
     # Total variation distance between the class frequencies of source and target.
     prior_drift: float
-    accuracy: float  # accuracy on the target rows from which it is estimated
+    accuracy: float  # accuracy on the target's training and validation rows
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
@@ -46,7 +46,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of all shifts with the same settings of adapt, and their true accuracies."""
+    """Results and true accuracies of all shifts, for one setting of ``covcal adapt``."""
 
     state: str  # "without-adapt", or the preset of adapt
     comparison: Comparison
@@ -57,7 +57,7 @@ class Results:
         return replace(self, comparison=self.comparison.of(shifts))
 
     def accuracy(self, record: Record) -> float:
-        """Return the true accuracy on the target rows from which the accuracy was estimated."""
+        """Return the true accuracy on the target's training and validation rows."""
         return self._by_key[record.key].accuracy
 
     @cached_property
@@ -70,7 +70,7 @@ class Results:
 
     @cached_property
     def ceilings(self) -> Comparison:
-        """The results of the two ideal temperatures, in the same form as the results of methods."""
+        """The results of the two ideal temperatures, as if the temperatures were methods."""
         records = {
             shift: tuple(
                 replace(record, metrics={**record.metrics, **_errors(truth)})

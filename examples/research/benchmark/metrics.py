@@ -3,10 +3,9 @@
     python examples/research/benchmark/metrics.py FEATURES.H5... [--nannyml]
 
 FEATURES.H5 are files that ``run.py`` wrote. Target labels are used only to compute the true
-metrics. Each metric has one number per shift. With two classes, this number is the metric of the
-second class. With more classes, this number is the mean over the classes for which the metric is
-defined. For example, a class without rows has no recall. The first table has mean absolute errors,
-in these columns:
+metrics. If a shift has two classes, the metrics of the second class are used. If a shift has more
+classes, each metric is the mean over the classes for which it is defined. The first table has mean
+absolute errors, in these columns:
 
 - covcal: `covcal estimate`
 - CBPE: the estimate of NannyML (``--nannyml``), with the source validation rows as reference and
@@ -14,8 +13,8 @@ in these columns:
 - weighted: the metric of source validation rows with the importance weights of `covcal estimate`
 - source: the metric of source validation rows without weights
 
-The second table shows how often covcal's range contains the true metric. The second table counts
-classes with at least five rows, and means over classes.
+The second table shows how often covcal's range contains the true metric. Classes with fewer than
+five rows are left out.
 """
 
 import argparse
@@ -41,10 +40,10 @@ NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
 # Minimum number of rows in a class, and minimum number of rows predicted as the class.
 LEAST = 5
-SMALLEST = 1e-9  # A smaller total weight counts as 0.
+SMALLEST = 1e-9  # A total weight below this limit counts as 0.
 # Whether the shift has two classes, the name of the metric, and the error of each method.
 Errors = tuple[bool, str, dict[str, float]]
-# Values of metrics, by metric and class. None as the class stands for the whole shift.
+# Values of metrics, by metric and class. The class None means the whole shift.
 Table = dict[tuple[str, int | None], float]
 
 
@@ -63,7 +62,7 @@ def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) ->
 
 
 def with_means(table: Table, classes: int) -> Table:
-    """Add the number for the whole shift to the table, for every metric."""
+    """Add every metric of the whole shift to the table."""
     for name in CLASS_METRICS:
         values = [value for (metric, _), value in table.items() if metric == name]
         if classes == 2:
@@ -102,7 +101,7 @@ def by_nannyml(inputs: EstimatorInputs) -> Table:
 
 
 def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, list[bool]], int]:
-    """Return the metrics of a shift by method, which ranges contain the true metric, and K."""
+    """Return the metrics by method, whether ranges contain the true metric, and K."""
     with FeatureFile(path) as file:
         problem = Problem(file, EstimateSettings(labels="none"))
         classes = file.classes

@@ -8,21 +8,21 @@ second classifier of another kind is trained on the same rows (`makers/second.py
 are used only to compute the true accuracy. The table has the mean errors of these estimates in
 points:
 
-- rule: the estimate that ``auto`` uses, without a second model
-- with second: the estimate of ``auto``, changed by the second model (`rule_with_second`)
-- agreement: the source accuracy, minus the decrease of the models' agreement rate
-- reweighted: the source accuracy if both models agreed as often as on the target
+- rule: the estimate that ``auto`` uses, which needs no second model
+- with second: a rule that uses the second model on some shifts (`rule_with_second`)
+- agreement: the source accuracy, minus the decrease of the rate at which both models agree
+- reweighted: the source accuracy, reweighted to the rate at which both models agree on the target
 - probit: like agreement, but computed on the probit scale
-- FRAP: the mean probability that the second model gives to the predicted class, minus its error on
-  the source
+- FRAP: the mean probability that the second model gives to the predicted class, corrected by the
+  error of this estimate on the source
 
-With ``--own``, second classifiers are trained on the features of source training rows. The second
-classifiers are logistic regression, nearest neighbours and extremely randomised trees. The table
-then has the columns rule, agreement, and the mean of both estimates. A star marks features that are
-standardised separately in each domain.
+With ``--own``, three second models are trained on the features of source training rows: logistic
+regression, nearest neighbours and extremely randomised trees. The table has the estimates *rule*
+and *agreement*, and the mean of *rule* and *agreement*. A star marks features that are standardised
+separately in each domain.
 
-The last lines show how much each estimate is better than the rule, with a standard error over
-families.
+The last lines show by how much the error of each estimate is smaller than the error of *rule*, with
+a standard error over families.
 """
 
 import argparse
@@ -61,7 +61,7 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # A second model that is less accurate is ignored.
+_MOST_BELOW = 0.05  # largest loss of source accuracy by the second model
 _MOST_ROWS = 4000  # Largest number of rows per split for the classifiers of --own.
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6
@@ -71,7 +71,8 @@ def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) ->
     """Return the accuracy that ``auto`` would estimate with the logits of a second model.
 
     The second model is used if ``auto`` would use only DoC, or if there are two classes. If the
-    second model loses more confidence than the classifier, the decrease of agreement is corrected.
+    confidence of the second model falls more than the confidence of the classifier, the estimate is
+    raised by the difference.
     """
     estimate = Estimates(inputs).combined
     accuracy = float(inputs.source_correct.mean())
@@ -199,7 +200,7 @@ def mean_row(name: str, errors: Sequence[Errors]) -> str:
 
 
 def gain(errors: dict[str, list[Errors]], method: str) -> str:
-    """Return a text: how much an estimate is better than the rule, with a standard error."""
+    """Return a sentence on how much the error of *rule* exceeds the error of another estimate."""
     gains = {f: [e["rule"] - e[method] for e in entries] for f, entries in errors.items()}
     n, families = sum(map(len, gains.values())), len(gains)
     mean = sum(map(sum, gains.values())) / n

@@ -44,7 +44,7 @@ class Group:
 
 
 def markdown(table: Table) -> str:
-    """Return a Markdown table. Markdown in its cells is not escaped."""
+    """Return a Markdown table. Markdown in the cells is not escaped."""
     return escaped(Table(table.columns, [[*map(Raw, row)] for row in table.rows], table.texts))
 
 
@@ -55,7 +55,7 @@ def markdown_text(cases: Sequence[Case], states: Sequence[Results]) -> str:
 
 
 def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
-    """Yield all paragraphs and tables of the results with the same settings of adapt."""
+    """Yield the paragraphs and tables of the results, for one setting of ``covcal adapt``."""
     seeds = f"seeds: {results.comparison.seeds}"
     yield f"## State: {results.state} ({len(results.comparison.records)} shifts, {seeds})"
     families, halves = groups(cases, results)
@@ -124,7 +124,7 @@ def _percent(value: float | None) -> str:
 
 
 def _methods(group: Group) -> Table:
-    """Return the table of methods, with two last rows for the ideal temperatures."""
+    """Return the table of methods. The last two rows have the ideal temperatures."""
     comparison, rows = group.comparison, []
     best = comparison.best()
     for method in comparison.methods:

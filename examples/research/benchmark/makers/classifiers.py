@@ -16,7 +16,7 @@ Values = builders.Values
 # An empty tuple means a linear classifier, whose features are its inputs. A string is the name of a
 # classifier in `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
-Maker = Callable[[int], builders.Shift]  # Called with a seed, which most makers ignore.
+Maker = Callable[[int], builders.Shift]  # A function of a seed that makes a shift.
 Part = tuple[Any, Values]  # Inputs (n, d), dense or sparse, and labels (n,).
 
 
@@ -91,7 +91,7 @@ def _named(
 
 
 def fixed(make: Callable[..., builders.Shift], *args: object, **kwargs: object) -> Maker:
-    """Return a maker that ignores its seed, so it always makes the same rows."""
+    """Return a maker that makes the same rows for every seed."""
     return partial(_without_seed, make, args, kwargs)
 
 

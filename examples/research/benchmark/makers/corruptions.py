@@ -1,4 +1,4 @@
-"""Corrupt images (n, h, w) or (n, h, w, 3) with values in 0..1.
+"""Apply corruptions to images of shape (n, h, w) or (n, h, w, 3), with values in 0..1.
 
 Each function in `CORRUPTIONS` takes images, a level and a random generator, and returns corrupted
 images. Level 0 leaves the images unchanged, and level 1 makes them hardly readable.

@@ -18,7 +18,7 @@ _LOAN = (
     "all_util,total_bal_il,num_il_tl"
 )
 
-# For each data set: a table without a shift, and the query for the rows of a shifted target.
+# Each entry has a table whose target has no shift, and a query that selects a shifted target.
 _CHOOSE = {
     "diamonds": (
         Table(

@@ -31,7 +31,7 @@ _PATCHES = 350  # patches per texture
 
 
 def texture_shift(name: str, corruption: str, level: float, classifier: Classifier) -> Shift:
-    """Return a shift from clean to corrupted image patches, with the photos as classes."""
+    """Return a shift from clean to corrupted image patches. The class is the photo of the patch."""
     patches, labels = _patches()
     source, target = (
         (gradient_descriptors(part), labels)

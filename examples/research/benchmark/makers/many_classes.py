@@ -36,14 +36,14 @@ def _django(app: str, count: int) -> Texts:
 
 
 def django_shift(name: str, count: int, app: str, classifier: Classifier) -> Shift:
-    """Return a shift from messages of Django to messages of an app, with languages as classes."""
+    """Return a shift from messages of Django to messages of an app. The class is the language."""
     return text_shift(
         "many-classes", name, _django("conf", count), _django(app, 200), classifier, most=9000
     )
 
 
 def names_shift(name: str, count: int, target: str, classifier: Classifier) -> Shift:
-    """Return a shift from names of countries to other names, with languages as classes."""
+    """Return a shift from country names to other names. The class is the language of the name."""
     root = folder_of("pycountry") / "locales"
     source = _catalogues(root, "*/LC_MESSAGES/iso3166-1.mo", count)
     other = _catalogues(root, f"*/LC_MESSAGES/{target}.mo", 200)
@@ -63,7 +63,7 @@ def _frequent_words(count: int, low: int, high: int) -> Texts:
 
 
 def words_shift(name: str, count: int, low: int, high: int, classifier: Classifier) -> Shift:
-    """Return a shift from frequent words to rarer words, with languages as classes."""
+    """Return a shift from frequent words to rarer words. The class is the language of the word."""
     source, target = _frequent_words(count, 0, 300), _frequent_words(count, low, high)
     return text_shift("many-names", name, source, target, classifier, most=9000)
 

@@ -1,7 +1,7 @@
 """Train a second classifier of another kind on the rows of the first classifier.
 
-The maker of a shift also trains the first classifier. This module stops the maker before that
-training, and trains a second classifier on the same rows.
+A maker makes the rows of a shift, and trains the first classifier. This module stops the maker
+before the first classifier is trained, and trains a second classifier on the same rows.
 """
 
 import warnings
@@ -22,19 +22,19 @@ from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
 
 _TEXT_FAMILIES = ("messages", "pets", "many-classes", "many-names")
 _MOST_COLUMNS, _MOST_CLASSES = 40, 50  # Maximum numbers of columns and classes for boosted trees.
-_SMALLEST = 1e-4  # Replaces a probability of 0, which forests can give.
+_SMALLEST = 1e-4  # smallest probability
 
 
 @dataclass(frozen=True)
 class SecondSide:
     """Outputs of the second classifier on one domain, in the row order of the features file."""
 
-    logits: Values  # (n, K), log probabilities.
-    labels: Values  # (n,), to check that the rows are those of the features file.
+    logits: Values  # log probabilities, shape (n, K)
+    labels: Values
 
 
 class _Stopped(Exception):  # noqa: N818 (not an error)
-    """Stops a maker before it trains its classifier, and passes on the training rows."""
+    """Raised instead of training the first classifier. The arguments are the rows of the shift."""
 
 
 def _stop(*training: object) -> None:
@@ -61,7 +61,7 @@ def second_kind(family: str, inputs: Values, classes: int, classifier: object) -
 
 
 def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, SecondSide]]:
-    """Train the second classifier of a shift. Return its kind, and its outputs on both domains."""
+    """Train the second classifier of a shift. Return the classifier's kind and its outputs."""
     with (
         patch.object(builders, "_from_network", _stop),
         patch.object(classifiers, "_named", _stop),

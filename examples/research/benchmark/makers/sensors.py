@@ -24,7 +24,7 @@ from benchmark.makers.classifiers import (
 from benchmark.makers.packages import folder_of
 from benchmark.makers.unsure import FOREST
 
-_WINDOW = 100  # number of samples in a window of the watch (two seconds)
+_WINDOW = 100  # number of samples in a time window of a smartwatch (two seconds)
 _SMALLEST_SCALE = 1e-6
 
 
@@ -66,14 +66,14 @@ def divided(part: Part) -> tuple[Part, Part]:
     return (inputs[first], labels[first]), (inputs[second], labels[second])
 
 
-# A watch on both wrists of 10 people, who do 7 exercises of the shoulder.
+# Recordings of smartwatches on both wrists of 10 people who do 7 shoulder exercises.
 
-_Range = tuple[str, float, float]  # column of the windows, lowest value, highest value
+_Range = tuple[str, float, float]  # name of a column, lowest value and highest value
 
 
 @cache
 def _watch() -> dict[str, Values]:
-    """Return the windows of the watch, and their columns y (exercise), subject, side and part."""
+    """Return the time windows of smartwatches, with columns y (exercise), subject, side, part."""
     path = folder_of("seglearn") / "data" / "watch_dataset.npy"
     recordings = np.load(path, allow_pickle=True).item()
     columns: dict[str, list[Values]] = {"windows": [], "part": []}
@@ -88,7 +88,7 @@ def _watch() -> dict[str, Values]:
 
 
 def _selected(where: _Range) -> Part:
-    """Return the windows whose column is in a range, and their exercises."""
+    """Return the time windows with a column value in a range, and the exercise of each window."""
     column, low, high = where
     rows = (_watch()[column] >= low) & (_watch()[column] <= high)
     return _watch()["windows"][rows], _watch()["y"][rows]
@@ -108,9 +108,9 @@ def _turned(windows: Values, degrees: float) -> Values:
 def watch_shift(
     name: str, source: _Range, target: _Range, degrees: float, classifier: Classifier
 ) -> Shift:
-    """Return a shift between two sets of windows of the watch.
+    """Return a shift between two sets of time windows from the smartwatches.
 
-    If both ranges are equal, the windows are divided at random.
+    If `source` and `target` are the same range, its time windows are divided at random.
     """
     if source == target:
         first, second = divided(_selected(source))
@@ -136,7 +136,7 @@ def watch(data: Path) -> dict[str, Maker]:
     return {name: fixed(watch_shift, name, *shift) for name, *shift in shifts}
 
 
-# Recordings in sktime of 9 speakers, and of 10 and 11 kinds of appliances.
+# Recordings of 9 speakers, and of household appliances, in the package sktime.
 
 
 @cache
@@ -155,7 +155,7 @@ def _recordings(dataset: str, part: str) -> tuple[list[Values], list[str]]:
 
 @cache
 def _windows(dataset: str, part: str, length: int) -> tuple[Values, Values, Values]:
-    """Return statistics of windows, labels, and the position in the recording (0 to 1)."""
+    """Return for each time window its statistics, its label, and its position (0 to 1)."""
     series, labels = _recordings(dataset, part)
     classes = sorted(set(_recordings(dataset, "TRAIN")[1]))
     inputs, truth, parts = [], [], []
@@ -178,9 +178,10 @@ def recording_shift(
     Parameters
     ----------
     kind : {'none', 'recordings', 'ends'}
-        ``none`` divides the training recordings at random. ``recordings`` uses training recordings
-        as source and test recordings as target. ``ends`` uses the first half of training
-        recordings, and the end of test recordings.
+        With ``none``, the training recordings are divided at random. With ``recordings``, the
+        source is the training recordings, and the target is the test recordings. With ``ends``, the
+        source is the first half of training recordings, and the target is the end of test
+        recordings.
     """
     inputs, labels, parts = _windows(dataset, "TRAIN", length)
     if kind == "none":

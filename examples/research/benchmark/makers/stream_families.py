@@ -149,7 +149,7 @@ TEST = {
 
 
 def stream_family(family: str, streams: dict[str, Stream]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that returns the maker of each period; its argument is ignored."""
+    """Return a function that ignores the data folder, and returns a maker for each period."""
     makers = {}
     for stream, content in streams.items():
         for period, query in content.periods.items():

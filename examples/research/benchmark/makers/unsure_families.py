@@ -32,7 +32,7 @@ _YOUTH = (
     "strength_training_7d,school_night_hours_sleep"
 )
 
-# For each data set: the source as a table, the queries of its targets, and the classifiers.
+# Each entry has a table of source rows, queries that select targets, and names of classifiers.
 _CHOOSE_TABLES = {
     "diamonds": (
         Table("ggplot2/diamonds", "cut", _CUT, "color in ['D', 'E', 'F']", "", FOREST),

@@ -1,8 +1,9 @@
 """Train the networks of several seeds in one run of ``covcal adapt``, and write a file per seed.
 
 ``covcal adapt --members M`` trains M networks independently, each with its own random numbers. So
-one run repeats the paper's experiment M times, in little more time than one repetition. The
-networks share the discriminator on the features phi, so iw+temp is the same for all M.
+one run repeats the paper's experiment M times, in little more time than one repetition. All
+networks share one discriminator on the features phi, so the method iw+temp has the same result for
+every network.
 """
 
 import time

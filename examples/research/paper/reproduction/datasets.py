@@ -29,9 +29,9 @@ class MissingDataError(Exception):
 class LabelledRows:
     """Labelled rows of one domain, with their splits."""
 
-    x: Values  # (n, ...): images as uint8, or features as float32.
-    y: Labels  # (n,)
-    split: Values  # (n,) uint8: 0 train, 1 validation, 2 test.
+    x: Values  # images as uint8, or features as float32
+    y: Labels
+    split: Values  # split of each row: 0 train, 1 validation, 2 test
     origin: str  # Text with the file names and the number of rows.
     official: bool  # Whether all rows of the official data set are included.
 

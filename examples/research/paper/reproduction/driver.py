@@ -27,7 +27,7 @@ class Request:
     output: Path  # Folder for all results.
     shifts: tuple[str, ...] = ()  # Names in `SHIFTS`; if empty, all shifts whose data exist.
     seeds: int = 10  # Number of seeds (0, 1, ...) for methods that depend on random numbers.
-    # Settings of ``covcal adapt``; None compares only none and temp.
+    # Settings of ``covcal adapt``. If None, only ``none`` and ``temp`` are compared.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     batched: bool = False  # whether to train all seeds in one run
     office31_model: Path | None = None

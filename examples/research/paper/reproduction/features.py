@@ -34,7 +34,7 @@ class Extracted:
     source: str  # origins in words
     target: str
     classifier: str
-    comparable: str  # "one to one", or how this shift differs from the paper's
+    comparable: str  # differences from the paper's shift, or "one to one" if there are none
 
 
 def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:

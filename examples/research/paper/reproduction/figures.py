@@ -72,7 +72,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes: Any = figure.add_subplot()
     line = {"linewidth": 1.6}
-    # As in the paper, whiskers go to the smallest and the largest value.
+    # As in the paper, the whiskers reach the smallest and the largest value.
     axes.boxplot(
         list(shown.T), whis=(0, 100), boxprops=line, medianprops=line | {"color": "#d55e00"}
     )

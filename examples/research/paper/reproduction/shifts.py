@@ -22,7 +22,7 @@ class Published:
     """A cell of the paper's Table 1, in percent; None if the number is not published."""
 
     ece: float  # Mean over ten runs.
-    sd: float | None = None  # Its standard deviation.
+    sd: float | None = None  # Standard deviation over ten runs.
     over: float | None = None  # The over-confident ECE.
 
 
@@ -106,6 +106,6 @@ PAPER: dict[str, dict[str, Published]] = {
     }.items()
 }
 
-# Published running times, and the total in the paper's LaTeX source. The paper's table exchanges
-# two labels: its second number is the overhead, and the total is the sum.
+# Published running times, and the total in the paper's LaTeX source. In the paper's table, two
+# headings are swapped: the second number is the overhead, and the total is the sum.
 PAPER_SECONDS = {"D-A": (9576, 9016, 18591)}
