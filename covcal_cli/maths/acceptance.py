@@ -1,12 +1,12 @@
 """Choose the score thresholds that `decide` tests, and the rows to label for these tests.
 
-The plan does not depend on the values of labels. It uses assumed error rates ("beliefs"). Wrong
-beliefs may reduce the number of accepted rows, but a guarantee stays valid. MATHEMATICS, section
-13, explains the tests and their bound.
+The plan does not depend on the values of labels, but on assumed error rates ("beliefs"). If the
+assumed error rates are wrong, fewer rows may be accepted, but a guarantee stays valid. MATHEMATICS,
+section 13, explains the tests and their bound.
 
 A candidate is a set of rows with the highest scores. A candidate is accepted if at most k of its
 labelled rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the
-region). The region and the first candidate maximise the expected number of accepted rows.
+region). The plan maximises the expected number of accepted rows.
 """
 
 import math
@@ -120,8 +120,9 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     return np.array(bounds)
 
 
-# Assumed error rates for the first batch and for later batches: 0 is the estimate, 1 and -1 are the
-# ends of its interval. A later batch mostly follows a failed test, so it assumes more errors.
+# Error rates that are assumed for the first batch, and for later batches. 0 stands for the
+# estimated error rate, 1 and -1 for the upper and the lower end of its interval. A later batch
+# follows a failed test, so higher error rates are assumed.
 BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
 NEAR = 1e-5  # Tolerance for rounding errors of scores.
@@ -135,7 +136,7 @@ _STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows with high scores, and the maximum number of wrong rows among its labels."""
+    """A set of rows with high scores, and the maximum number of wrong labelled rows."""
 
     threshold: float
     rows: int  # Number of rows above the threshold.
@@ -155,8 +156,9 @@ class Plan:
 class Ranking:
     """The scores of N rows, and the expected numbers of wrong rows.
 
-    A belief has the expected numbers of wrong rows among the best rows. All numbers are shares of
-    all rows. The numbers of best rows are evenly spaced from 0 to 1.
+    Each belief is an array of expected numbers of wrong rows among the rows with the highest
+    scores. The array covers evenly spaced numbers of rows, from 0 to N. The expected numbers are
+    divided by N.
     """
 
     scores: Float64s  # (N,), ascending
@@ -166,15 +168,15 @@ class Ranking:
         return len(self.scores)
 
     def wrong(self, rows: int, belief: Float64s) -> float:
-        """Return the expected number of wrong rows among the `rows` best rows."""
+        """Return the expected number of wrong rows among the `rows` highest scores."""
         shares = np.linspace(0, 1, len(belief))
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 
     def threshold(self, rows: int) -> float:
         """Return a score that at most `rows` rows exceed.
 
-        The threshold depends only on scores below it, so the labelled rows above it are a random
-        sample.
+        Only scores below the threshold determine it, so the labelled rows above the threshold stay
+        a random sample.
         """
         if rows >= len(self):
             return 0.0
@@ -207,17 +209,17 @@ def level_of_look(certainty: float, look: int) -> float:
 
 
 def inclusions(labels: float, inside: int, outside: int) -> tuple[float, float]:
-    """Return the probability that a row inside the region is drawn, and that of a row outside."""
+    """Return the probabilities that a row inside the region and a row outside are drawn."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
 
 
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
-    """Return the best plan for the region of the `most` rows with the highest scores.
+    """Return the best plan to accept some of the `most` rows with the highest scores.
 
-    The candidates are the smallest set of rows for each allowed number of wrong rows, and the
-    region. `limits` maps a threshold to the number of labels above it and the result of
-    `most_wrong`.
+    Each candidate is the smallest set of rows whose test allows a certain number of wrong rows. The
+    last candidate is all `most` rows. `limits` maps a threshold to two numbers: the number of
+    labels above the threshold, and the result of `most_wrong`.
     """
 
     def candidate(rows: int) -> Candidate:
@@ -258,10 +260,10 @@ def chance(
     labelled: Float64s = NONE,
     wrong: Booleans = NO_FLAGS,
 ) -> float:
-    """Return the probability that a candidate is accepted, as a mean over the beliefs.
+    """Return the probability that a candidate is accepted, averaged over assumed error rates.
 
     `labelled`, (m,), are the scores of labelled rows; `wrong`, (m,), says where the classifier is
-    wrong. Each belief is weighted by its likelihood. The observed error rate is a further belief.
+    wrong. The assumed error rates and the observed error rate are weighted by their likelihood.
     """
     above = labelled > candidate.threshold
     n, n_wrong = int(above.sum()), int((above & wrong).sum())
@@ -279,7 +281,7 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
     """For each candidate, return the expected share of accepted rows if testing starts there."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     shares = np.zeros(len(candidates))
-    # Expected share of rows that later candidates add, for each number of wrong labels so far.
+    # Element w: the expected share of rows that later candidates add after w wrong labels.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -315,11 +317,12 @@ def best_region(
     groups: Sequence[Ranking] = (),
     regions: Sequence[float] = (),
 ) -> tuple[float, Plan] | None:
-    """Return the threshold and the plan of the best region for `labels` labels, or None.
+    """Return the threshold and the plan that accept most rows with `labels` labels, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
-    approximation, but `most_wrong` is exact. With `groups`, each group is tested separately, with
-    `labels` labels. `regions` are the shares of rows to compare, if given.
+    approximation, but `most_wrong` is exact. With `groups`, each group is tested separately, and
+    `labels` is the number of labels per group. `regions` lists the shares of rows from which labels
+    may be drawn; the best share is used.
     """
     found: list[tuple[float, Plan]] = []
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
@@ -350,6 +353,6 @@ def best_region(
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
-    """Return how one batch draws from the `rows` rows with the highest scores."""
+    """Return how rows of one batch are drawn from the `rows` rows with the highest scores."""
     ceiling = math.ceil(inclusion * rows - 1e-9)
     return Sampling(inclusion, ceiling if most is None else min(most, rows))

@@ -22,11 +22,10 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 class ClassRows:
     """Counts of rows for the metrics of one class."""
 
-    is_predicted: Booleans  # (n,): whether the class is predicted.
-    # (n,): rank by the probability of the class.
-    ranks: Integers
-    members: Float64s  # (n,): t, number of rows of the class.
-    mass: Float64s  # (n,): m, number of rows.
+    is_predicted: Booleans  # Whether the class is predicted, (n,).
+    ranks: Integers  # Rank by the probability of the class, (n,).
+    members: Float64s  # Number t_i of rows of the class, (n,).
+    mass: Float64s  # Number m_i of rows, (n,).
 
     @cached_property
     def predicted(self) -> float:

@@ -1,10 +1,10 @@
 """Compute the networks of an adapted file with NumPy, from features to logits.
 
-``/networks`` holds ``projection`` (mean, scale and perhaps components) and four networks: ``psi``,
-``head``, ``aligned_discriminator`` and ``discriminator``. Each network has M members;
-``discriminator`` has one. Layers are ``weight_0``, (M, inputs, outputs), ``bias_0``, (M, outputs),
-``weight_1`` and so on, with a ReLU between layers. If ``psi/output_relu`` is 1, a ReLU follows the
-last layer of psi.
+``/networks`` holds ``projection`` (mean, scale and perhaps components). It also holds the networks
+``psi``, ``head``, ``aligned_discriminator`` and ``discriminator``. Each network has M members, but
+``discriminator`` has only one member. Layers are ``weight_0``, (M, inputs, outputs), ``bias_0``,
+(M, outputs), ``weight_1`` and so on, with a ReLU between layers. If ``psi/output_relu`` is 1, a
+ReLU follows the last layer of psi.
 """
 
 import hashlib

@@ -1,14 +1,15 @@
 """Convert logits to probabilities and log odds, and compute intervals of a proportion.
 
 `anytime_interval` stays valid if you look at it after every label. The classifier is right with
-probability a. So far, it was right on S rows and wrong on F rows. The likelihood ratio
+probability a. So far, the classifier was right on S rows and wrong on F rows. The likelihood ratio
+is
 
-    E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
+    E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F).
 
-is a martingale with mean 1 if a is true, for every fixed prior Beta(p, q). By Ville's inequality,
-all a with E(a) < 1/alpha form a confidence sequence. Sources: Robbins 1970; Howard et al. 2021,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences". S and F may be fractions, because
-rows have weights.
+For every fixed prior Beta(p, q), E(a) is a martingale with mean 1 if a is the true accuracy. By
+Ville's inequality, all a with E(a) < 1/alpha form a confidence sequence. Sources: Robbins 1970;
+Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences". S and F may
+be fractions, because rows have weights.
 """
 
 import math
@@ -26,7 +27,7 @@ _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50
 _ROUNDING = 1e-12
-# Minimum number of hits for Wilson's interval: at levels up to 0.95, and at higher levels.
+# Minimum number of hits for Wilson's interval. `FEW` is for levels up to 0.95.
 FEW, _FEW_ABOVE = 12, 1000
 
 
@@ -52,7 +53,7 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of each row's label at T, (n,), or of the most probable class."""
+    """Return the probability of each row's label (default: its most probable class), (n,)."""
     blocks = (class_major(block) for block in blocks_of(logits)())
     return confidences_of(blocks, temperature, labels)
 

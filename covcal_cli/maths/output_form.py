@@ -1,8 +1,8 @@
 """Decide whether a classifier's outputs are logits or some form of probabilities.
 
 Each row of probabilities sums to 1, up to rounding. Votes of trees, percentages and scores from 0
-to 255 sum to another constant. The values -p and p - 1 sum to a negative constant. The sums of
-logits differ from row to row.
+to 255 sum to a constant other than 1. The values -p and p - 1 sum to a negative constant. The sums
+of logits differ from row to row.
 """
 
 import math
@@ -24,13 +24,13 @@ DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 BELOW = 1e-5
 ABOVE = 1e-3
 EXACT = 1e-3
-_SEVERAL = 1.5  # A smaller sum of outputs does not come from several classifiers.
+_SEVERAL = 1.5  # The outputs of several classifiers have a larger sum.
 _SLIGHTLY_ABOVE_1 = 1.2  # Upper bounds of probabilities can be above 1.
 _SUM_TOLERANCE = 1e-2
 _WIDEST_TOLERANCE = 0.5
 _LOG_TOLERANCE = 6e-3
 _LARGEST_LOG = 746.0
-# Keys: factors that turn each formula into the natural logarithm of p.
+# Each formula times its key is the natural logarithm of p.
 _LOGARITHMS = {
     1.0: "log p",
     -1.0: "-log p",
@@ -40,18 +40,18 @@ _LOGARITHMS = {
     -math.log(10): "-log10 p",
     -math.log(10) / 10: "-10 log10 p",
 }
-# Keys: factors that turn log odds into natural log odds.
+# Each logarithm times its key is the natural logarithm.
 _ODDS = {1.0: "log", math.log(2): "log2", math.log(10): "log10"}
 _EXACT_SUM = 1e-4
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5
-_MANY = 0.1  # If at least this share of rows sums to 1, it is not by chance.
+_MANY = 0.1  # At least this share of rows must have the sum 1, or the sum may be chance.
 _TIED = 0.1
 _FEWEST_TIED = 8
 _FEW_ROWS = 50
-# Columns are ranks if nearly all rows have the same order of columns by value.
+# Columns look like ranks if the values of nearly all rows have the same order.
 _FIRST_ROWS = 64
-_SAME_ORDER = {2: 1.0, 3: 0.99}  # minimum share of rows with the same order, by number of columns
+_SAME_ORDER = {2: 1.0, 3: 0.99}  # number of columns: minimum share of rows in one order
 _SAME_ORDER_OF_MORE = 0.95
 _FEWEST_ROWS = 4
 _BLOCK_VALUES = 1 << 16
@@ -59,15 +59,15 @@ _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Minimum relative difference of some probabilities from 1/K.
+# The lowest and the highest probability must differ from 1/K by this share of 1/K.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
 _FAR = 500.0  # Rounding errors of smaller numbers do not matter.
 _LARGEST_STEP = 0.05
 # Signs that a column is not the output of a class.
 _EXTRA = {
-    "largest": "is the largest of the other columns",
-    "whole": "holds a whole number, unlike the other columns,",
+    "largest": "the {place} column equals the largest of the other columns",
+    "whole": "only the {place} column has whole numbers",
 }
 
 
@@ -89,24 +89,24 @@ class OutputEvidence:
         self._below_half = 0
         self._finite = self._exact = self._shares_of_1 = 0
         self._sum = 0.0
-        # Possible factors (see `_LOGARITHMS`), given all rows so far.
+        # Factors of `_LOGARITHMS` and `_ODDS` that fit all rows so far.
         self._factors, self._odds = [*_LOGARITHMS], [*_ODDS]
         self._ranks = 0
-        # The order of the columns by value in the first rows
+        # The columns, sorted by their median in the first rows.
         self._order: AnyArray | None = None
         self._first: list[Float64s] = []
         self._ordered = self._uneven = 0
         self._first_row: Float64s | None = None  # None if rows differ
         self._step = self._step_at = 0.0
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
-        # Columns without which all rows have the same sum, and the sum.
+        # Columns whose removal gives all rows the same sum, and this sum.
         self._rest: tuple[AnyArray, AnyArray] | None = None
-        # Number of rows that sum to 1, by the assumed number of decimals (None: not rounded).
+        # Assumed number of decimals (None: not rounded): number of rows that then sum to 1.
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
     def add(self, values: Floats) -> None:
-        """Count a block of rows."""
+        """Add the rows of a block to the counts."""
         rows = max(1, _BLOCK_VALUES // max(1, values.shape[1]))
         for start in range(0, len(values), rows):
             self._add_block(by_columns(values[start : start + rows]).astype(np.float64, copy=False))
@@ -192,7 +192,7 @@ class OutputEvidence:
             self._ordered += _in_order(exact, self._order)
 
     def _add_rest(self, exact: Float64s, sums: Float64s) -> None:
-        """Find columns without which all rows have the same sum."""
+        """Find columns whose removal gives all rows the same sum."""
         places, first = self._rest or (np.arange(self.width), None)
         if not len(places):
             return
@@ -220,11 +220,11 @@ class OutputEvidence:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             for factor in [*self._factors]:
-                # so large a number is a distance, not a logarithm
+                # A number above `_LARGEST_LOG` is a distance, not a logarithm.
                 is_far = factor != 1 and np.abs(exact).max(initial=0) > _LARGEST_LOG
                 if is_far or not _are_logarithms(factor * exact):
                     self._factors.remove(factor)
-            # The pair z and -z may also be logits.
+            # Two columns z and -z may be logits instead of log odds.
             for factor in [*self._odds] if self.width > 2 else ():
                 sums = (1 / (1 + np.exp(-factor * exact))).sum(axis=1)
                 if not (np.abs(sums - 1) <= _LOG_TOLERANCE).all():
@@ -336,7 +336,7 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Not logits with a large negative offset: one probability must be above 1/2.
+                # No probability is above 1/2 if logits have a large negative offset.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return self._added
@@ -353,7 +353,7 @@ class OutputEvidence:
         is_short = abs(added - short) <= ABOVE * max(1.0, abs(added))
         for number in (short, added) if is_short else (added,):
             is_near = self.low - number <= _CERTAIN and self.high - number <= 1 + ABOVE
-            if number < 0:  # small centred logits look like p - 1/K, but no p is high
+            if number < 0:  # Small centred logits look like p - 1/K, but they are below 1/2.
                 is_near &= self.low < 0 and self.high - number > 0.5 and self.width > 2
             if is_near and self._are_shares(number):
                 return number
@@ -365,7 +365,7 @@ class OutputEvidence:
 
     @property
     def total(self) -> float | None:
-        """The common sum of all rows after `lowest` is subtracted from each value, or None."""
+        """The sum of every row after subtracting `lowest` from each value, else None."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
@@ -393,7 +393,7 @@ class OutputEvidence:
     def _whole_size(self, size: float) -> float | None:
         """Round a number that is nearly whole.
 
-        For rounded outputs, return None for other numbers.
+        If the outputs are rounded, return None for a number that is not nearly whole.
         """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
@@ -415,7 +415,7 @@ class OutputEvidence:
 
     @property
     def mean_sum(self) -> float:
-        """The mean sum of a row."""
+        """The mean of the row sums."""
         return self._sum / max(1, self.rows)
 
     @property
@@ -466,9 +466,9 @@ class OutputEvidence:
     def _fact_of_shares(self) -> str:
         total, lowest = self.total or 0.0, self.lowest
         if lowest not in (0.0, *_LEAST_INTEGERS):
-            added = "subtracted from" if lowest > 0 else "added to"
+            added_to = "subtracted from" if lowest > 0 else "added to"
             return (
-                f"with {_short(abs(lowest))} {added} each value, every row sums to "
+                f"if {_short(abs(lowest))} is {added_to} each value, every row sums to "
                 f"{_short(total)}, as shifted probabilities do"
                 + (" (if the values are negated, change their sign)" if self.width == 2 else "")
             )
@@ -502,8 +502,8 @@ class OutputEvidence:
         if not self._step or self.form != "logits":
             return None
         return (
-            f"outputs near {_short(self._step_at)} are rounded, as they are stored in steps of "
-            f"{_short(self._step)}: subtract each row's largest output before you store them"
+            f"outputs near {_short(self._step_at)} are rounded, because outputs are stored in "
+            f"steps of {_short(self._step)}: subtract each row's largest output before storing"
         )
 
     def doubt_on_columns(self) -> str | None:
@@ -524,12 +524,12 @@ class OutputEvidence:
                 "keep the columns of one classifier, or divide each row by its sum"
             )
         for place, kinds in self._suspects.items():
-            for kind, is_or_holds in _EXTRA.items():
+            for kind, sign in _EXTRA.items():
                 if kind in kinds:
-                    name = "last" if place else "first"
+                    fact = sign.format(place="last" if place else "first")
                     return (
-                        f"the {name} column {is_or_holds} in all {self.rows} rows: remove the "
-                        "column if it is not the output of a class"
+                        f"{fact} in all {self.rows} rows: remove the column if it is not the "
+                        "output of a class"
                     )
         return None
 
@@ -537,8 +537,8 @@ class OutputEvidence:
     def doubt_on_order(self) -> str | None:
         """A warning if the columns may be ranks instead of classes, or None.
 
-        Real class scores can also have the same order, if one class is far more frequent. Then
-        `SourceAccuracy.is_as_promised` decides.
+        If one class is far more frequent, real class scores can also have the same order in all
+        rows. Then `SourceAccuracy.is_as_promised` decides.
         """
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
         share = _SAME_ORDER.get(self.width, _SAME_ORDER_OF_MORE) if self.rows >= _FEW_ROWS else 1
@@ -556,7 +556,7 @@ class OutputEvidence:
     def _doubt_on_values(self) -> str | None:
         if self.width == 1 and self.rows >= _FEW_ROWS and not self._below_half:
             return (
-                f"the only output is at least 0.5 in all {self.rows} rows. If it is the "
+                f"the only output is at least 0.5 in all {self.rows} rows. If the output is the "
                 "confidence of the predicted class, give the probability of one class instead"
             )
         are_logits = self.form == "logits" and self.rows >= _FEW_ROWS
@@ -569,7 +569,7 @@ class OutputEvidence:
         if are_logits and self.width == 2 and self.sums == (0, 0) and self.low < 0:
             return (
                 f"the two outputs are z and -z in all {self.rows} rows. If z is the log odds, as "
-                "in scikit-learn, give z alone, because the softmax of the pair has log odds of 2 z"
+                "in scikit-learn, give only z: with both columns, the log odds would be 2 z"
             )
         largest = max(-self.low, self.high)
         limit = 0.5 if self.width == 2 and largest <= 0.5 else 1.0
@@ -580,7 +580,7 @@ class OutputEvidence:
                 "Multiply cosines by the scale used in training"
             )
         middle = sum(self.sums) / 2
-        # Centred logits also have a constant sum, but about 0.
+        # The sum of centred logits is constant too, but about 0.
         spread = _EXACT_SUM * self.width * (self.high - self.low)
         is_constant = self.sums[1] - self.sums[0] <= spread and middle > max(0.01, spread)
         is_constant &= not self._may_be_masked

@@ -6,11 +6,11 @@ A class is masked if its logit is -inf, or a padding value far below real logits
 -65504. A masked class has probability 0 at every temperature, and is ignored in the scale of the
 logits.
 
-A calibration (`Scaling`) has the probabilities
+The probabilities of a calibration (`Scaling`) are
 
     softmax(z / T + b + a 1[k = f])
 
-with class offsets b, and an offset a for the predicted class f. A blend is the mean of two
+b are class offsets, and a is an offset for the predicted class f. A blend is the mean of two
 softmaxes: softmax(z / T_f) for the classifier's logits, and softmax(z / T_a) for aligned logits.
 """
 
@@ -30,11 +30,11 @@ _MOST_RANKS = 255  # the largest uint8
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# A masked logit is lower than the highest logit by at least this distance, times the usual distance
-# of the two highest logits. Naive Bayes has large distances without masks.
+# A logit is masked if it is more than DEPTH below the highest logit of its row. Unmasked logits of
+# naive Bayes can be as low, so DEPTH is multiplied by the usual distance of the two highest logits.
 DEPTH = 5e3
-_DEEPEST = 1e30  # Logits at this distance are always masked.
-# Quantile that gives the usual distance. It is low, because most rows may have masks.
+_DEEPEST = 1e30  # A logit this far below the highest logit is always masked.
+# The usual distance is this quantile of all distances. It is low, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 
@@ -86,8 +86,8 @@ def with_offsets(
 ) -> Floats:
     """Add the class offsets b and the label offset a of a calibration to logits, (m, K).
 
-    `offsets`, (K,), are b, and `of_label` is a. Both are multiplied by T, because the result will
-    be divided by T.
+    `offsets` are b, (K,), and `of_label` is a. The offsets are multiplied by T, because the result
+    will be divided by T.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -213,7 +213,7 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return how far below the highest logit of its row a logit counts as masked.
+    """Return the distance below the highest logit of a row at which a logit counts as masked.
 
     `logits` have shape (n, K), `weights` (n,). Invalid rows and rows with weight 0 are ignored.
     """
@@ -267,7 +267,7 @@ def by_columns(rows: Floats) -> Floats:
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of the centred logits, (n, K). Logits in `out` are left out."""
+    """Return the root mean square of the centred logits, (n, K), without masked logits (`out`)."""
     unmasked = ~out
     counts = unmasked.sum(axis=1)
     values = np.where(unmasked, logits, 0.0).astype(np.float64)
@@ -321,7 +321,7 @@ class Scaling:
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
         """Return logits z and T, so that softmax(z / T) are the calibrated probabilities.
 
-        `blocks` are the logits of each forecaster in `temperatures`, (K, m), made by `class_major`.
+        `blocks` are the logits of each forecaster, (K, m), as returned by `class_major`.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
@@ -338,7 +338,7 @@ class Scaling:
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
-        """Return the calibrated probabilities of `labels`, (m,); `blocks` as in `prepared`."""
+        """Return the calibrated probabilities of `labels`, (m,). For `blocks`, see `prepared`."""
         probabilities = self.forecast(blocks).probabilities
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 

@@ -18,8 +18,7 @@ FEW_ROWS = 50
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# A useful classifier has an AUROC of 0.6 if the most frequent class has a share of at least 0.7,
-# and an AUROC of 0.75 if it has a share of at least 0.55.
+# Minimum AUROC of a useful classifier. The keys are minimum shares of the most frequent class.
 _SKILL = {0.7: 0.6, 0.55: 0.75}
 # If the most frequent class has a share of 0.9, an AUROC needs 10 rows of other classes.
 _RARE, _FEWEST_RANKED = 0.9, 10
@@ -54,7 +53,8 @@ class SourceAccuracy:
         in_range = all(share is None or 0 <= share <= 1 for share in shares)
         if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
             raise ValueError(
-                f"{self.right} of {self.rows} rows cannot be right, or a share is not from 0 to 1"
+                f"{self.right} right rows of {self.rows} are impossible, or a share is not from 0 "
+                "to 1"
             )
 
     @classmethod
@@ -126,8 +126,8 @@ class SourceAccuracy:
         if self.permuted is None:
             return None
         return (
-            f"{share}, but {100 * self.permuted:.0f} % with the classes in another order: "
-            f"{self.exchanged}. Name the classes in the model's order with --classes, and "
+            f"{share}, but would get {100 * self.permuted:.0f} % right with the classes in another "
+            f"order: {self.exchanged}. Name the classes in the model's order with --classes, and "
             "extract again"
         )
 
@@ -146,7 +146,7 @@ class SourceAccuracy:
         worth = "no better than" if at_most else "little better than"
         ranking = ""
         if self.auroc is not None:
-            ranking = f"; its AUROC is {self.auroc:.2f} (0.5 by chance)"
+            ranking = f"; the AUROC is {self.auroc:.2f} (guessing gives 0.5)"
         return (
             f"the classifier gets {100 * self.share:.1f} % of the source right, which is "
             f"{worth} {baseline} ({100 * level:.1f} %){ranking}. {CHECKS}"
@@ -173,8 +173,8 @@ class SourceAccuracy:
     def is_as_promised(self, confidence: float) -> bool:
         """Return whether the accuracy is nearly as high as the mean confidence, or higher.
 
-        If the columns are ranks, the accuracy is far lower, because predictions are unrelated to
-        labels.
+        If the columns are ranks instead of classes, predictions are unrelated to labels, so the
+        accuracy is too low.
         """
         noise = 2 * math.sqrt(confidence * (1 - confidence) / self.rows)
         return self.share >= confidence - _SLIGHTLY - noise
@@ -228,7 +228,7 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Find a class order with a far higher accuracy. Return its accuracy and the order, or None.
+    """Return a far higher accuracy and the class order that gives it, or None.
 
     Element k of the order, (K,), is the predicted class for label k. The order is found on one half
     of the rows, and tested on the other half.
@@ -257,7 +257,7 @@ def better_order(
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
     """Match each label with one predicted class, (K,), beginning with the most frequent pairs.
 
-    A label without rows is matched with its own class if possible, else with the lowest free class.
+    A class without labelled rows is matched with itself, or with the first class that is left.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)

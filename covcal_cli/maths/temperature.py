@@ -1,8 +1,8 @@
 """Fit the temperature T of softmax(z / T) to labelled rows.
 
 The loss can have several minima in T. A grid search in log T finds the minima on a sample of rows,
-and Newton steps refine each minimum on all rows. The result is the lowest of the minima, the ends
-of the interval and T = 1 (MATHEMATICS, section 4).
+and Newton steps refine each minimum on all rows. The result is the T with the lowest loss among the
+minima, both ends of the interval, and T = 1 (MATHEMATICS, section 4).
 """
 
 import math
@@ -18,7 +18,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # Minimum number of wrong rows to allow T below 1.
-# Minimum number of wrong rows to allow T below 1, for methods that match an accuracy.
+# Methods that use an estimated accuracy need more wrong rows to allow T below 1.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
@@ -69,7 +69,7 @@ def fit_temperature(
     blocks = logits if callable(logits) else blocks_of(logits)
     row_weights = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
     if len(row_weights) != len(labels):
-        raise ValueError(f"{len(row_weights)} weights for {len(labels)} labels")
+        raise ValueError(f"there are {len(row_weights)} weights, but {len(labels)} labels")
     if len(labels) == 0 or not 0 < row_weights.sum() < math.inf or row_weights.min() < 0:
         raise ValueError(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
@@ -140,7 +140,7 @@ class _Sample:
             chosen.append(np.asarray(block)[inside - start])
             start = stop
         if start != len(labels):
-            raise ValueError(f"{start} rows of logits for {len(labels)} labels")
+            raise ValueError(f"there are {start} rows of logits, but {len(labels)} labels")
         if labels.min() < 0 or labels.max() >= n_classes:
             raise ValueError(f"a label is not a number from 0 to {n_classes - 1}")
         return cls(np.concatenate(chosen), labels[rows], copies)
@@ -292,7 +292,7 @@ class _Objective:
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return losses and derivatives at `slopes_at`, and losses at `values_at`, all in log T."""
+        """Return losses with derivatives at the log T `slopes_at`, and losses at `values_at`."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0

@@ -36,12 +36,12 @@ class WeightHealth:
     ess_share: float
     ess_fit: float
     ess_fit_share: float
-    mean_weight: float  # near 1 if the discriminator is good
+    mean_weight: float  # The mean weight is near 1 if the discriminator is good.
     clipped_share: float
     largest_share: float
     # AUROC of the discriminator; 0.5 if the domains are the same.
     domain_auc: float
-    # squared error of g; 0.25 by chance
+    # Squared error of g. Guessing gives 0.25.
     discriminator_error: float
 
 
@@ -138,8 +138,7 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 class BoundTerms:
     """The terms of the error bound in Theorem 1.
 
-    One term is unknown, so an upper bound replaces it. The total is then at least 1, and proves
-    nothing.
+    One term is unknown, so its upper bound is used. An error bound of 1 or more is useless.
     """
 
     weighted_error: float  # Mean weighted loss of source validation rows.
@@ -155,8 +154,9 @@ def bound_terms(
 ) -> BoundTerms:
     """Compute the terms of the error bound in Theorem 1.
 
-    `fit_weights`, (n,), are 1/g - 1/2 on source validation rows. `brier`, (n,), are the Brier
-    scores of the same rows, from 0 to 2. The true q/p is assumed to be at most U.
+    `fit_weights`, (n,), are the weights 1/g - 1/2 of source validation rows; g is the output of the
+    discriminator. `brier`, (n,), are the Brier scores of the same rows, from 0 to 2. The true q/p
+    is assumed to be at most U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

@@ -120,7 +120,7 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=x, y=(y + 1) % 4)
     done = covcal("extract", model, "s.npz", "t.npz", cwd=tmp_path).require_success()
     expected = (
-        "warning: the classifier gets 0.0 % of the source right, but 100 % with "
+        "warning: the classifier gets 0.0 % of the source right, but would get 100 % right with "
         "the classes in another order: rows of class "
     )
     assert (expected in done.err) == bool(turned)
@@ -167,7 +167,7 @@ def test_the_exchanged_classes_are_named(order: tuple[int, ...], sentence: str) 
     assert accuracy.permuted is not None
     assert accuracy.doubt == accuracy.class_order
     assert (
-        f"{100 * accuracy.permuted:.0f} % with the classes in another order: {sentence} Name "
+        f"{100 * accuracy.permuted:.0f} % right with the classes in another order: {sentence} Name "
         in accuracy.class_order
     )
 

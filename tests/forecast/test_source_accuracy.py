@@ -95,7 +95,7 @@ def test_an_imbalanced_table_is_doubted_only_without_skill(classes: int, share: 
     assert imbalanced(2.0, classes, share=share).doubt is None
     doubt = imbalanced(0.0, classes, share=share).doubt or ""
     assert "no better than always answering other (" in doubt
-    assert "; its AUROC is 0.5" in doubt or "; its AUROC is 0.4" in doubt
+    assert "; the AUROC is 0.5" in doubt or "; the AUROC is 0.4" in doubt
 
 
 def test_skill_excuses_no_balanced_table() -> None:

@@ -177,11 +177,11 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ("signed 8 bits", "quantised scores from -128 to 127"),
         (
             "probabilities less 1",
-            "with 1 added to each value, every row sums to 1, as shifted probabilities do",
+            "if 1 is added to each value, every row sums to 1, as shifted probabilities do",
         ),
         (
             "votes less their number",
-            "with 50 added to each value, every row sums to 50, as shifted probabilities do",
+            "if 50 is added to each value, every row sums to 50, as shifted probabilities do",
         ),
         (
             "negated percentages",

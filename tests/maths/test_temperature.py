@@ -470,7 +470,7 @@ def test_no_rows_are_refused() -> None:
 def test_logits_and_labels_of_unequal_length_are_refused(rows: int) -> None:
     """Logits with more or fewer rows than there are labels raise ValueError."""
     logits, labels = made_rows(n=301)
-    with pytest.raises(ValueError, match=f"{rows} rows of logits for 300 labels"):
+    with pytest.raises(ValueError, match=f"{rows} rows of logits, but 300 labels"):
         fit_temperature(logits[:rows], labels[:300])
 
 
