@@ -45,7 +45,7 @@ def numbers_of(values: Any, name: str) -> Float64s:
     array = array_of(values, name)
     try:
         if array.dtype.kind in "cmMV":
-            raise TypeError(f"it holds {array.dtype}")
+            raise TypeError(f"the type is {array.dtype}")
         if array.dtype == object:
             array = np.asarray(array.tolist())
         with np.errstate(over="ignore"):

@@ -244,7 +244,6 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Remove the hidden file of a killed run."""
     # Another user may have put a link or a pipe in this place.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:

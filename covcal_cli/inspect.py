@@ -98,7 +98,6 @@ def describe(path: str | Path) -> str:
 
 
 def _other_kind(start: bytes, suffix: str) -> str:
-    """Return the kind of a file and a remedy, for an error message."""
     if start.lower().startswith(b"<!doctype html"):
         return "is a web page: open it in a browser"
     if start.startswith((b"\x89PNG", b"<svg", b"%PDF")):

@@ -230,7 +230,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     long or too deeply nested.
     """
     if len(text) > _LONGEST_JSON:
-        raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
+        raise ValueError(f"the JSON is longer than {_LONGEST_JSON >> 20} MiB")
     try:
         value = json.loads(
             text,
@@ -240,7 +240,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
             parse_constant=_float,
         )
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
     _require_shallow(value, "surrogateescape" if names_paths else "strict")
     return value
 
@@ -251,7 +251,7 @@ def json_of(path: Path, *, names_paths: bool = False) -> Any:
     The text may be UTF-16 or have a byte order mark, as from editors on Windows.
     """
     if path.stat().st_size > _LONGEST_JSON:
-        raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
+        raise ValueError(f"the JSON is longer than {_LONGEST_JSON >> 20} MiB")
     content = path.read_bytes()
     return parsed_json(content.decode(json.detect_encoding(content)), names_paths=names_paths)
 
@@ -262,19 +262,19 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it names {shown(twice)} twice")
+        raise ValueError(f"the key {shown(twice)} occurs twice")
     return content
 
 
 def _integer(text: str) -> int:
     if len(text) > _MOST_DIGITS:
-        raise ValueError(f"it holds a number of {len(text)} digits")
+        raise ValueError(f"a number has {len(text)} digits")
     return int(text)
 
 
 def _float(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise ValueError(f"it holds {text[:_MOST_DIGITS]}, which is not a finite number")
+        raise ValueError(f"{text[:_MOST_DIGITS]} is not a finite number")
     return value
 
 
@@ -286,7 +286,7 @@ def _require_shallow(value: Any, undecodable: str) -> None:
         texts += [name for value in inner if isinstance(value, dict) for name in value]
         for text in texts:
             if not text.isascii() and not _is_unicode(text, undecodable):
-                raise ValueError(f"it holds {shown(text)}, which is not Unicode text")
+                raise ValueError(f"{shown(text)} is not Unicode text")
         if not inner:
             return
         level = [
@@ -294,7 +294,7 @@ def _require_shallow(value: Any, undecodable: str) -> None:
             for value in inner
             for child in (value.values() if isinstance(value, dict) else value)
         ]
-    raise ValueError("it is nested too deeply")
+    raise ValueError("the JSON is nested too deeply")
 
 
 def _is_unicode(text: str, undecodable: str) -> bool:

@@ -112,7 +112,6 @@ def export(
 
 
 def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
-    """Return a warning if the label is not the most probable class in some rows."""
     probabilities, label, confidence, *_ = added
     rows = "some rows"
     if agreement.stored_rows:

@@ -452,7 +452,6 @@ def takes_extract_options(*without: str) -> Callable[[Command], Command]:
 
 
 def _under_heading(name: str, annotation: Any) -> Any:
-    """Put an option under its heading in --help."""
     kind, information = get_args(annotation)
     information = copy(information)
     headings = (heading for heading, names in _HEADINGS.items() if name in names)

@@ -199,7 +199,6 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
 
 
 def _annotations(gates: "Iterable[GateResult]") -> list[str]:
-    """Return one GitHub annotation for each gate that did not pass."""
     return [
         f"::{'error' if gate.failed else 'warning'}::covcal: {printable(gate.sentence)}"
         for gate in gates

@@ -263,7 +263,6 @@ def publish_expectations(
 def _joined(
     expectations: "Mapping[str, Expectation]", more: "Callable[[Expectation], list[Table]]"
 ) -> list[Table]:
-    """Join the tables of different labels, if the tables have the same columns."""
     joined: dict[tuple[str, ...], tuple[list[int], list[list[str]]]] = {}
     for label, entry in expectations.items():
         for table in more(entry):

@@ -96,7 +96,6 @@ def caption(comparison: Comparison) -> str:
 
 
 def _prefixes(comparison: Comparison) -> str:
-    """Explain method names, and list methods that could not run."""
     parts = {part for method in comparison.ran for part in method.split("+")}
     meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
     used = [meaning for part, meaning in meanings.items() if part in parts]

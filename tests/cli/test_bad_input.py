@@ -471,7 +471,7 @@ class TestForeignJson:
         shares = ", ".join(f'"{name}": {10**400}' for name in names)
         (tmp_path / "prior.json").write_text(f"{{{shares}}}")
         done = covcal("calibrate", features, "--target-prior", "prior.json", cwd=tmp_path)
-        assert "holds a number of 401 digits" in done.error_line()
+        assert "a number has 401 digits" in done.error_line()
 
 
 NOBODY = 65534

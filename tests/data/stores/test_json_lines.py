@@ -196,9 +196,9 @@ def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
     [
         ("{'x': 1}", "line 3 is not valid JSON"),
         ("[" * 100_000, "line 3 is not valid JSON"),
-        ('{"x": 3, "v": [1, 2], "x": 4}', "line 3 is not valid JSON (it names 'x' twice)"),
-        ('{"p": {"a": 1, "a": 0}}', "line 3 is not valid JSON (it names 'a' twice)"),
-        ('{"p": {"a": 1, "a"\t:0}}', "line 3 is not valid JSON (it names 'a' twice)"),
+        ('{"x": 3, "v": [1, 2], "x": 4}', "line 3 is not valid JSON (the key 'x' occurs twice)"),
+        ('{"p": {"a": 1, "a": 0}}', "line 3 is not valid JSON (the key 'a' occurs twice)"),
+        ('{"p": {"a": 1, "a"\t:0}}', "line 3 is not valid JSON (the key 'a' occurs twice)"),
         ("17", "line 3 is not a JSON object: save one JSON object per line"),
         ('{"x": "a"}', "x holds a text in line 3, but a number in earlier rows: save values of"),
         ('{"x": {"a": 1}}', "x holds an object of numbers in line 3, but a number in earlier rows"),
@@ -256,7 +256,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_key_that_occurs_twice_cannot_hide_behind_space(space: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_bytes(f'[{{"x": 1}}, {{"x": 1, "x"{space}: 2}}]'.encode())
-    with pytest.raises(CovcalError, match=r"entry 2 is not valid JSON .it names 'x' twice"):
+    with pytest.raises(CovcalError, match=r"entry 2 is not valid JSON .the key 'x' occurs twice"):
         JSONLinesStore(path)
 
 
