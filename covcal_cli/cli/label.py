@@ -59,7 +59,8 @@ def label(
     """Add the labels of picked rows to the features file. The model is not run again.
 
     If an error occurs, no label is added. The labels are used by covcal calibrate, estimate, decide
-    and watch, but not by covcal evaluate. Earlier adapted files and calibrations stay valid.
+    and watch, but not by covcal evaluate. If the rows come from covcal pick --split test, only
+    covcal evaluate uses the labels. Earlier adapted files and calibrations stay valid.
 
     Several CSV files may hold labels of different rows, or of the same rows by different people.
     The command prints how far people agree: Cohen's kappa for two people, Fleiss' kappa for more.
@@ -124,6 +125,8 @@ def label(
     # covcal calibrate does not use labels that were picked for a decision.
     if labelling.for_decision:
         following = to_decide(written)
+    if labelling.for_evaluate:
+        following = f"covcal evaluate {as_word(written)} -c CALIBRATION"
     console.wrote(written, following)
 
 

@@ -59,8 +59,8 @@ def pick(
     split: Annotated[
         list[options.SplitName] | None,
         typer.Option(
-            help="Draw rows of this split. May be repeated. Default: train and validation, because "
-            "the test rows are for evaluate.",
+            help="Draw rows of this split. May be repeated. Default: train and validation. With "
+            "test alone, the labels are for covcal evaluate, and all rows are equally likely.",
             show_default=False,
         ),
     ] = None,
@@ -105,7 +105,7 @@ def pick(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Pick the target rows whose labels are most useful. No target label is read.
+    """Pick the target rows whose labels are most useful.
 
     Rows are drawn at random. Rows with a low confidence are drawn with a higher probability.
     Because the CSV also holds the probability of each draw, estimates from the labels are unbiased.
@@ -126,6 +126,7 @@ def pick(
       covcal pick -n 50 -o tasks.json
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
+      covcal pick -n 100 --split test -o test.csv  # labels for covcal evaluate
     """
     from covcal_cli.formats.decision import ROLES_OF_ROWS, input_of
     from covcal_cli.formats.features import ALL, SPLITS
@@ -188,9 +189,10 @@ def pick(
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
         now = _known_range(path, calibration or Path("cal.json"))
         console.screen(_summary(picked, " and ".join(files), now))
-        console.detail(
-            f"the probability to draw a row depends on its {picked.sheet.batch.score}; seed {seed}"
-        )
+        depends = f"a row's probability depends on its {picked.sheet.batch.score}"
+        if picked.sheet.batch.is_for_evaluate:
+            depends = "all rows have the same probability"
+        console.detail(f"{depends}; seed {seed}")
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
@@ -290,6 +292,9 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
         facts["Promise"] = "covcal decide will test the promise with these labels"
     else:
         facts["Accuracy"] = precision
+    if batch.is_for_evaluate:
+        facts["Use"] = "covcal evaluate will read these labels; covcal calibrate will not"
+    elif region_of(batch.score) is None:
         facts["ECE"] = (
             f"a calibration with these labels has an ECE of at least {in_points(f'{least:.0f}')}"
             if least >= 1

@@ -190,8 +190,8 @@ def evaluate(
                 require_unseen(decided, entry.path, entry, split)
         targets = [part.require_target() for part in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
-        if any(MARKED in part.handle for part in opened):
-            hint = f"{_FOR_CALIBRATION}, or {hint}"
+        if targets[0].count("test"):
+            hint = f"label test rows that covcal pick {as_word(path)} --split test picks, or {hint}"
         of_split, repeats = _measured_once(targets, _rows_of_split(targets, split, hint))
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
@@ -334,11 +334,6 @@ def _versions(
 _EARLIER_ROWS = (
     "covcal has already used the target's training and validation rows. On later rows, the "
     "metrics may be a little worse"
-)
-_FOR_CALIBRATION = (
-    "evaluate ignores the labels from covcal label, because these labels are for the "
-    "calibration. Label rows that covcal pick did not draw, put these labels into the target "
-    "data, and extract again"
 )
 
 

@@ -69,6 +69,7 @@ HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw
 FOR_DECISION = "labels were picked for a decision"  # In notes of fits that do not use them.
 MARKED = "marked"  # The HDF5 group of a draw.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
+TARGET_LABELS = "target/labels"  # (n,) int64: class of each target row, -1 if it is not known.
 _OWN_ATTRIBUTES = ("schema", "complete")
 # Suffixes of dataset names in files with several labels.
 _OF_EACH_LABEL = ("/logits", "/labels")
@@ -94,6 +95,11 @@ class Batch:
         """Whether rows were drawn for a decision, for each part of a joined batch."""
         regions = map(region_of, self.score.split("; "))
         return {region is not None and region >= 0 for region in regions}
+
+    @property
+    def is_for_evaluate(self) -> bool:
+        """Whether all rows are test rows, whose labels only ``covcal evaluate`` reads."""
+        return self.splits == ("test",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +341,10 @@ def read_draw(file: FeatureFile) -> Draw:
 
 
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
-    """Write a copy of a file to `partial`, with new draws.
+    """Write a copy of a file to `partial`, with new labels.
+
+    A draw for ``covcal evaluate`` only changes the target labels. Any other draw is stored, and
+    replaces the earlier draw.
 
     `parts` has one pair of file and draw. If rows can have several labels, `parts` has a pair for
     each label. The copy stores the hash of the original file, so calibrations of the original file
@@ -350,14 +359,22 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
     with HDF5Writer(partial, schema=schema, classes=file.classes, attributes=attributes) as writer:
         for number, (part, draw) in enumerate(parts):
             group = f"label/{number}/" if schema == SCHEMA else ""
+            is_for_evaluate = draw.batches[0].is_for_evaluate
             for place, dataset in part.handle.datasets.items():
-                if place == "classes" or place.startswith(f"{MARKED}/"):
+                if place == "classes":
+                    continue
+                if place.startswith(f"{MARKED}/") and not is_for_evaluate:
                     continue
                 if number and not place.endswith(_OF_EACH_LABEL):
                     writer.share(f"{group}{place}", f"label/0/{place}")
+                elif place == TARGET_LABELS and is_for_evaluate:
+                    labels = dataset[:]
+                    labels[draw.rows[draw.labelled]] = draw.labels[draw.labelled]
+                    writer.write(f"{group}{place}", labels)
                 else:
                     writer.copy(f"{group}{place}", dataset)
-            write_draw(writer, draw, group)
+            if not is_for_evaluate:
+                write_draw(writer, draw, group)
         writer.complete()
 
 

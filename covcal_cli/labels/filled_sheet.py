@@ -496,11 +496,9 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         )
     left = target.count(*batch.splits) - len(before.rows)
     is_new = not np.isin(rows, before.rows).any()
-    if (
-        batch.population != left
-        or not is_new
-        or (there and before.batches[0].splits != batch.splits)
-    ):
+    # For evaluate, all rows are equally likely, so batches may be drawn and added in any order.
+    is_stale = batch.population > left if batch.is_for_evaluate else batch.population != left
+    if is_stale or not is_new or (there and before.batches[0].splits != batch.splits):
         raise CovcalError(
             f"{sheet.path} was picked before other rows of {file.path} were labelled: run covcal "
             f"pick again ({left} rows are left)"

@@ -1,7 +1,8 @@
 """``covcal label``: add the labels of picked rows to the features or adapted file.
 
 The new file replaces the old file only when it is complete. The new file stores the hash that the
-file had before labelling, so earlier calibrations can still be used.
+file had before labelling, so earlier calibrations can still be used. Labels of test rows become
+target labels, which ``evaluate`` reads. All other labels are stored with the draw.
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
 pick` wrote. If two people disagree about a row, the user chooses a rule (``--resolve``).
@@ -26,10 +27,11 @@ from covcal_cli.errors import CovcalError, percent, require_one_of, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile, labels_in
 from covcal_cli.labels import filled_sheet
-from covcal_cli.labels.draws import Draw, read_draw, write_copy
+from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw, write_copy
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import predicted_names, region_of
 from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_texts
+from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import CLASSES, current_label, for_each_label
@@ -74,6 +76,7 @@ class Labelling:
     empty_cells: int  # Number of unlabelled rows in the sheets.
     batches: int  # Number of batches in which rows were drawn.
     for_decision: bool  # Whether the last batch was drawn with --for.
+    for_evaluate: bool  # Whether the labels belong to test rows, which only evaluate reads.
     has_source: bool  # Whether the file has source rows, which calibrate needs.
     agreement: Agreement | None = None  # None if no row was labelled by two people.
     differing: tuple[str, ...] = ()  # A sentence for each row on which labellers disagree.
@@ -131,6 +134,12 @@ def label(
             raise CovcalError(f"{name} is given twice: give the CSV of each person once")
     read.sort(key=lambda sheet: sheet.number)
     filled = {sheet.number for sheet in read if sheet.n_labelled}
+    for_evaluate = [sheet for sheet in read if sheet.batch.is_for_evaluate]
+    if len({sheet.batch for sheet in for_evaluate}) + (len(for_evaluate) < len(read)) > 1:
+        raise CovcalError(
+            f"{for_evaluate[0].path} has test rows, whose labels are for covcal evaluate: give "
+            "each draw of test rows in a separate covcal label command"
+        )
     names = labels_in(path)
     with atomic_output(output, force=force or is_replaced) as written, ExitStack() as stack:
 
@@ -139,7 +148,8 @@ def label(
 
         files = for_each_label(names, opened)
         file = next(iter(files.values()))
-        draw, rows = filled_sheet.with_batches(file, read_draw(file), read), []
+        before = NO_DRAW if for_evaluate else read_draw(file)
+        draw, rows = filled_sheet.with_batches(file, before, read), []
         for sheet in read:
             draw, rows_of_sheet = filled_sheet.with_batch(file, draw, sheet)
             if sheet.number not in filled:
@@ -231,6 +241,9 @@ def _joined(
     force: bool,
 ) -> tuple[Draw, Labelling]:
     before = draw_with_labels(file)
+    if draw.batches[0].is_for_evaluate:
+        known = target_labels(file.require_target(), draw.rows)
+        before = replace(draw, labels=known)
     old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
     votes: dict[int, dict[int, int]] = {}
     for number, (sheet, rows_of_sheet) in enumerate(zip(sheets, rows, strict=True)):
@@ -257,6 +270,7 @@ def _joined(
         cells=len(votes),
         batches=len(draw.batches),
         for_decision=region_of(draw.batches[-1].score) is not None,
+        for_evaluate=draw.batches[-1].is_for_evaluate,
         has_source=file.source is not None,
         agreement=agreement,
         differing=differing,

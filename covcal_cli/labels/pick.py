@@ -1,9 +1,9 @@
 """``covcal pick``: draw target rows for a person to label, with known probabilities.
 
-No target label is read, and the features file is not changed. The sheet (a CSV or tasks of an
-annotation tool) describes the draw for `covcal label`. Rows of earlier batches are not drawn again.
-The module `labels.draws` explains how rows are drawn. The memory holds only a score and a predicted
-class per row.
+No target label is read, and the features file is not changed. A draw of test rows leaves out the
+rows that have a label already. The sheet (a CSV or tasks of an annotation tool) describes the draw
+for `covcal label`. Rows of earlier batches are not drawn again. The module `labels.draws` explains
+how rows are drawn. The memory holds only a score and a predicted class per row.
 
 If rows can have several labels, a person labels the same rows for all labels.
 """
@@ -35,6 +35,7 @@ from covcal_cli.formats.decision import Decision, beliefs_of, input_of, read_dec
 from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
 from covcal_cli.formats.groups import numbered_groups
 from covcal_cli.labels.draws import (
+    NO_DRAW,
     Batch,
     Draw,
     drawn_along,
@@ -49,6 +50,7 @@ from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.metrics import NEAREST
 from covcal_cli.labels.page import pictures_of, write_page
 from covcal_cli.labels.score import (
+    RANDOM,
     Scored,
     blocks_of_labels,
     forecasters_of,
@@ -71,6 +73,7 @@ from covcal_cli.labels.sheet import (
     sheet_text,
     tasks_text,
 )
+from covcal_cli.labels.target_labels import labelled_rows
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
 from covcal_cli.maths.acceptance import BELIEFS, Ranking, best_region, level_of_look
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
@@ -93,7 +96,8 @@ class PickSettings:
     labellers: int = 1  # Number of people who label.
     overlap: int = 0  # Number of rows that every person labels.
     seed: int = 0
-    # Splits to draw from. Default: the splits of earlier batches, else train and validation.
+    # Splits to draw from. Default: the splits of earlier batches, else train and validation. Labels
+    # of test rows alone are for `evaluate`.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -108,6 +112,11 @@ class PickSettings:
         require_at_least("seed", self.seed, 0)
         for name in self.splits:
             require_one_of("split", name, SPLITS)
+
+    @property
+    def are_for_evaluate(self) -> bool:
+        """Whether the rows are drawn for `evaluate`, with equal probabilities."""
+        return self.splits == ("test",)
 
 
 DEFAULTS = PickSettings()
@@ -197,6 +206,11 @@ def pick(
     path, output = Path(path), None if output is None else Path(output)
     page = None if page is None else Path(page)
     images = None if images is None else Path(images)
+    if settings.are_for_evaluate and decision is not None:
+        raise CovcalError(
+            f"labels of test rows cannot prove the promise of {decision}, because covcal "
+            "evaluate --decide measures the promise with these labels: leave out --for or --split"
+        )
     names = labels_in(path)
     if names:
         _require_csv(path, output, page)
@@ -220,12 +234,21 @@ def pick(
         of_labels = list(for_each_label(names, opened).values())
         file, scaled = of_labels[0]
         target = file.require_target()
-        sheets_before = [sheet for name in earlier for sheet in read_sheets(Path(name))]
-        before = with_batches(file, read_draw(file), sheets_before)
+        sheets_before = [
+            sheet
+            for name in earlier
+            for sheet in read_sheets(Path(name))
+            if sheet.batch.is_for_evaluate == settings.are_for_evaluate
+        ]
+        if settings.are_for_evaluate:
+            before, drawn_before = NO_DRAW, _known_test_rows(file, sheets_before)
+        else:
+            before = with_batches(file, read_draw(file), sheets_before)
+            drawn_before = before.rows
         splits = _splits(path, before, settings.splits)
         n, population = settings.rows, target.count(*splits)
-        left = population - len(before.rows)
-        _require_left(path, left, n, splits, before)
+        left = population - len(drawn_before)
+        _require_left(path, left, settings, splits, len(drawn_before))
         if decision is not None and calibration is not None:
             frame_of_draw, document = frame_rows(target, splits), Path(calibration)
             check = partial(_require_own_labels, file, frame_of_draw, before, document)
@@ -233,20 +256,19 @@ def pick(
 
         # Step 1: score all rows, and draw.
         scored: Scored = [(part, forecasters_of(part, s, settings.seed)) for part, s in of_labels]
-        if made_for is None or scaled is None:
-            frame = _Frame(scored, splits, before.rows, left, progress or silent)
+        of_draw: Scored = scored
+        if made_for is not None and scaled is not None and not names:
+            of_draw = [(file, [scaled])]
+        frame = _Frame(of_draw, splits, drawn_before, left, progress or silent)
+        probabilities: _Inclusion
+        if made_for is not None and scaled is not None:
+            words, probabilities = frame.rule_for(made_for, n, before.batches)
+        elif settings.are_for_evaluate:
+            words, probabilities = RANDOM, frame.at_random(n)
+        else:
             words = words_of_labels(len(names)) if names else in_words(scored[0][1])
             rule = inclusion_rule(frame.score_parts, n)
-            probabilities: _Inclusion = lambda scores, _: rule(scores)  # noqa: E731
-        else:
-            frame = _Frame(
-                scored if names else [(file, [scaled])],
-                splits,
-                before.rows,
-                left,
-                progress or silent,
-            )
-            words, probabilities = frame.rule_for(made_for, n, before.batches)
+            probabilities = lambda scores, _: rule(scores)  # noqa: E731
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, right, inclusion = frame.drawn(probabilities, rng)
 
@@ -288,16 +310,23 @@ def pick(
             [right for _, right in blocks_of_labels(scored, before.rows)] or [np.empty(0)]
         )
         batches = [*_variances_before(before, of_before), (n, frame.variance)]
+        half_width = Z * math.sqrt(frame.variance) / population
         of_all = Z * _combined_deviation(batches) / population
         labels = sum(size for size, _ in batches)
         at_worst = Z * math.sqrt((1 / labels - 1 / population) / 4)
+        if settings.are_for_evaluate:  # `evaluate` measures a plain mean, for future rows.
+            accuracy, labels = float(right.mean()), len(drawn_before) + n
+            half_width, of_all, at_worst = (
+                Z * math.sqrt(share * (1 - share) / count)
+                for share, count in ((accuracy, n), (accuracy, labels), (0.5, labels))
+            )
         return PickReport(
             sheet,
             sheets,
             tuple(outputs.pages),
             classes,
             labels - n,
-            Z * math.sqrt(frame.variance) / population,
+            half_width,
             of_all,
             max(of_all, at_worst),
             unreadable,
@@ -432,6 +461,12 @@ class _Frame:
             return [np.lexsort((-self._keys, self._groups))]
         return order_of_likeness(self._keys, self._predictions)
 
+    def at_random(self, n: int) -> _Inclusion:
+        """Return the rule with equal inclusion probabilities."""
+        self._is_random = True
+        share = n / len(self._keys)
+        return lambda scores, _: np.full(len(scores), share)
+
     def rule_for(
         self, decision: Decision, n: int, batches: Sequence[Batch]
     ) -> tuple[str, _Inclusion]:
@@ -447,9 +482,7 @@ class _Frame:
                     f"{self._file.path}: some rows were already picked for a purpose other than "
                     "--set: extract the data to another file, and run covcal pick on that file"
                 )
-            self._is_random = True
-            share = n / len(self._keys)
-            return words_of_region(-1.0), lambda scores, _: np.full(len(scores), share)
+            return words_of_region(-1.0), self.at_random(n)
         self._is_by_score = True
         scores = self._scores(slice(None))
         rows, target = np.concatenate(list(self._row_blocks())), self._file.require_target()
@@ -508,9 +541,22 @@ def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: P
         )
 
 
-def _require_left(path: Path, left: int, n: int, splits: tuple[str, ...], before: Draw) -> None:
-    if left < n:
-        others = f", because {len(before.rows)} rows were drawn before" if before.batches else ""
+def _known_test_rows(file: FeatureFile, sheets: Sequence[Sheet]) -> Rows:
+    """Return the test rows that have a label, or that earlier sheets contain, ascending."""
+    draws = [
+        with_batches(file, NO_DRAW, [sheet for sheet in sheets if sheet.batch == batch])
+        for batch in {sheet.batch for sheet in sheets}
+    ]
+    labelled = labelled_rows(file.require_target(), "test")
+    return np.unique(np.concatenate([labelled, *(draw.rows for draw in draws)]))
+
+
+def _require_left(
+    path: Path, left: int, settings: PickSettings, splits: tuple[str, ...], before: int
+) -> None:
+    if left < settings.rows:
+        already = "have a label or " if settings.are_for_evaluate else ""
+        others = f", because {before} rows {already}were drawn before" if before else ""
         remedy = f"ask for at most {left}" if left else "extract more rows"
         raise CovcalError(
             f"{path} has only {left} target {' and '.join(splits)} rows left to "

@@ -24,6 +24,7 @@ _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
 _THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
 _SEVERAL = re.compile(r"confidences of (\d+) labels")
 _DECISION = re.compile(rf"decision for confidences above ({_THRESHOLD})")
+RANDOM = "equal probabilities"  # Name of the score if no row is more likely to be drawn.
 _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
 
@@ -185,6 +186,8 @@ def region_of(words: str) -> float | None:
 def code_of(words: str) -> str:
     """Return the short code for the name of a score, such as "c1.94a0.81", "l3" or "d0.931"."""
     region = region_of(words)
+    if words == RANDOM:
+        return "r"
     if several := _SEVERAL.fullmatch(words):
         return f"l{several[1]}"
     if region is not None:
@@ -194,6 +197,8 @@ def code_of(words: str) -> str:
 
 def words_of(code: str) -> str | None:
     """Return the name of the score for a code; None for an unknown code."""
+    if code == "r":
+        return RANDOM
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
     if re.fullmatch(r"l[1-9]\d{0,8}", code):

@@ -1,8 +1,8 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-``adapt``, ``estimate`` and ``calibrate`` see only labels that users give, and labels that the
-option ``--labels N`` asks for (MATHEMATICS, section 10). A test lists the modules that import this
-module.
+``pick`` asks only which test rows have a label, and ``label`` adds labels of test rows. ``adapt``,
+``estimate`` and ``calibrate`` see only labels that users give, and labels that the option
+``--labels N`` asks for (MATHEMATICS, section 10). A test lists the modules that import this module.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,11 @@ def target_labels(target: Domain, rows: Rows) -> Labels:
     return read_labels(target, rows)
 
 
+def labelled_rows(target: Domain, *splits: str) -> Rows:
+    """Return the numbers of the target rows with a known label, ascending."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *_labelled(target, *splits)])
+
+
 def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
     """Draw `n` labelled target rows at random from all splits.
 
@@ -33,7 +38,7 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
     require_at_least("seed", seed, 0)
     with FeatureFile(Path(path)) as file:
         target = file.require_target()
-        population = sum(len(block) for block in _labelled(target))
+        population = sum(len(block) for block in _labelled(target, *SPLITS))
         if population == 0:
             raise CovcalError(
                 f"{target.path} has no target labels, but --labels {n} needs some: extract a "
@@ -45,7 +50,8 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
                 f"for {n}: ask for fewer labels"
             )
         rows, frame = (
-            thinned_blocks(_labelled(target), population, most, seed) for most in (n, MAX_FRAME)
+            thinned_blocks(_labelled(target, *SPLITS), population, most, seed)
+            for most in (n, MAX_FRAME)
         )
         return Draw(
             rows=rows,
@@ -59,6 +65,6 @@ def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
         )
 
 
-def _labelled(target: Domain) -> Iterator[Rows]:
-    for rows in target.split_blocks(*SPLITS):
+def _labelled(target: Domain, *splits: str) -> Iterator[Rows]:
+    for rows in target.split_blocks(*splits):
         yield rows[target_labels(target, rows) >= 0]

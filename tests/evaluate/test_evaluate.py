@@ -229,7 +229,8 @@ class TestRows:
         line = covcal("evaluate", features).error_line()
         assert line == (
             f"{features}: none of its 80 target test rows has a label: "
-            f"to estimate the accuracy without labels, run covcal estimate {features} -c cal.json"
+            f"label test rows that covcal pick {features} --split test picks, or to estimate the "
+            f"accuracy without labels, run covcal estimate {features} -c cal.json"
         )
 
     def test_no_label_and_no_source(self, features: Path) -> None:

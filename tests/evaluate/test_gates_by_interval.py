@@ -509,7 +509,7 @@ class TestSplits:
         assert (found["n"], found["unlabelled"]) == (300, 1100)
 
     def test_labels_of_picked_rows_alone(self, folder: Path) -> None:
-        """Picked rows are for the calibration, and the message says so."""
+        """Picked rows are for the calibration, and the message names the rows to pick."""
         target = clusters_domain("target", sizes=(300, 500, 600))
         write_features(folder / "features.h5", source=clusters_domain("source"), target=target)
         covcal("pick", "features.h5", "-n", 20, cwd=folder).require_success()
@@ -519,7 +519,7 @@ class TestSplits:
         covcal("label", "features.h5", "to-label.csv", cwd=folder).require_success()
         line = covcal("evaluate", "features.h5", cwd=folder).error_line()
         assert line.startswith("features.h5: none of its 600 target test rows has a label: ")
-        assert "evaluate ignores the labels from covcal label" in line
+        assert "label test rows that covcal pick features.h5 --split test picks" in line
 
     @pytest.mark.parametrize("labelled", [True, False])
     def test_no_test_rows(self, folder: Path, labelled: bool) -> None:

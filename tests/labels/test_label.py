@@ -1,5 +1,6 @@
 """``covcal label``: labels go in whole or not at all, and whatever is wrong is one line."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.label import _cohens_kappa, _fleiss_kappa
 from covcal_cli.labels.picked_labels import labelled_draw
-from tests.cli_runner import covcal
+from tests.cli_runner import covcal, printed_json
 from tests.labels.labelling import Lines, fill, lines_of, truth, write_lines
 from tests.made_files import edited
 from tests.short_training import short_training
@@ -288,6 +289,55 @@ def test_inspect_shows_the_batches(folder: Path) -> None:
         "10 of 250 train and validation rows",
     ]
     assert [line.split("; ")[1] for line in lines] == [f"{N} have a label", "10 have a label"]
+
+
+@pytest.mark.parametrize("name", ["features.h5", "adapted.h5"])
+def test_labels_of_test_rows_are_for_evaluate(folder: Path, name: str) -> None:
+    """Two draws of test rows, in either order, give evaluate their labels and calibrate nothing."""
+    path, known = folder / name, truth(folder / name)
+    covcal("label", path, folder / "first.csv").require_success()
+    calibrate = ("calibrate", path, "--labels", "marked", "-o")
+    covcal(*calibrate, folder / "before.json").require_success()
+    with edited(path) as file:
+        labels = file["target/labels"][...]
+        file["target/labels"][...] = -1
+    sheets = [folder / "test-1.csv", folder / "test-2.csv"]
+    pick = ("pick", path, "--split", "test", "-n", 20, "-o")
+    done = covcal(*pick, sheets[0]).require_success()
+    assert "+/- 22 if the confidence is wrong" in done.out  # 1.96 sqrt(1/4 / 20)
+    assert "covcal evaluate will read these labels" in done.out
+    covcal(*pick, sheets[1], "--after", sheets[0]).require_success()
+    ids = [{line["id"] for line in lines_of(sheet)} for sheet in sheets]
+    assert not ids[0] & ids[1]
+    assert {line["inclusion"] for line in lines_of(sheets[0])} == {str(20 / 80)}
+    for sheet in sheets:
+        lines = [line | {"label": known[line["id"]]} for line in lines_of(sheet)]
+        write_lines(sheet, lines)
+    line = covcal("label", path, *sheets).error_line()
+    assert "give each draw of test rows in a separate covcal label command" in line
+    assert "separate" in covcal("label", path, sheets[0], folder / "second.csv").error_line()
+    for sheet in reversed(sheets):
+        done = covcal("label", path, sheet).require_success()
+        assert "20 added" in done.out
+        assert f"next: covcal evaluate {path}" in done.err
+    with h5py.File(path) as file:
+        added = np.flatnonzero(file["target/labels"][...] >= 0)
+        assert (file["target/labels"][added] == labels[added]).all()
+    assert printed_json("evaluate", path)["n"] == len(added) == 40
+    covcal(*calibrate, folder / "after.json").require_success()
+    before, after = (
+        json.loads((folder / f"{when}.json").read_text()) for when in ("before", "after")
+    )
+    assert after["method"] == before["method"]
+    assert after["estimates"] == before["estimates"]
+    done = covcal("label", path, sheets[0]).require_success()
+    assert "0 added; 20 of the 20" in done.out
+    wrong = [line | {"label": known[next(iter(ids[1]))]} for line in lines_of(sheets[0])]
+    write_lines(sheets[0], wrong)
+    assert "disagree" in covcal("label", path, sheets[0]).error_line()
+    assert "only 40 target test rows left" in covcal(*pick[:-2], 41, "-o", "x.csv").error_line()
+    for_decision = covcal(*pick, folder / "x.csv", "--for", "decide.json").error_line()
+    assert "labels of test rows cannot prove the promise of decide.json" in for_decision
 
 
 def test_adapt_hands_the_labels_on(folder: Path) -> None:

@@ -196,12 +196,14 @@ def test_the_sheet_is_printed_when_asked(picked: Path) -> None:
 
 def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
     path, output = picked / "adapted.h5", tmp_path / "x.csv"
-    covcal("pick", path, "-n", 9, "--split", "test", "-o", output).require_success()
+    covcal("pick", path, "-n", 9, "--split", "train", "-o", output).require_success()
     with FeatureFile(path) as file:
         target = file.require_target()
-        assert drawn_ids(output) <= {*target.ids(target.rows("test"))}
+        assert drawn_ids(output) <= {*target.ids(target.rows("train"))}
     line = covcal("pick", path, "--after", output, "--split", "all", "-o", tmp_path / "y.csv")
-    assert "were drawn from its test rows: leave out --split" in line.error_line()
+    assert "were drawn from its train rows: leave out --split" in line.error_line()
+    line = covcal("pick", path, "-n", 9, "--split", "test", "-o", tmp_path / "y.csv")
+    assert "only 0 target test rows left to label, because 80 have a label" in line.error_line()
 
 
 def test_paths_stand_where_the_images_are(picked: Path, tmp_path: Path) -> None:
