@@ -43,7 +43,7 @@ class ClassMap:
     names: tuple[str, ...]  # Length K.
     # Whether the names "3" and "03" mean the same class.
     by_number: bool
-    # Where the names come from, for messages.
+    # Says in messages where the names come from.
     whose: str = field(default="the model", compare=False)
     is_assumed: bool = field(default=False, compare=False)
 
@@ -126,8 +126,8 @@ def choose_classes(
 ) -> ClassMap:
     """Choose the names of a model's `count` classes.
 
-    The names are the first of these that exist: `asked`, `model_names`, names in `domains`, class
-    numbers. `whose` is the origin of `model_names`, for messages.
+    Use `asked` if given, else `model_names`, else the names in `domains`, else class numbers.
+    `whose` says in messages where `model_names` come from.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)

@@ -9,7 +9,7 @@ The classes are the distinct predictions and labels. If the source has no labels
 further class. In three cases, the classes are `RIGHT` and 19 classes for wrong answers:
 
 - The table has no predictions.
-- There are too many distinct predictions, such as texts.
+- The predictions have too many distinct values, for example because they are free texts.
 - The source has no labels, and some confidences are below 1/K, as in object detection.
 """
 
@@ -46,7 +46,7 @@ _BELOW_CHANCE = 0.01
 _TELLING = 10
 _NONE = -1.0  # Many tools write -1 for "no confidence".
 _MOST_DECIMALS = 7
-# The predicted class gets at least 1/K plus this margin.
+# The probability of the predicted class is at least (1 + _ABOVE_CHANCE) / K.
 _ABOVE_CHANCE = 1e-4
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
 ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
@@ -55,7 +55,7 @@ _MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
 _NEVER_NAMES = ("", "nan", "<na>")
 # Invisible characters that spreadsheets and web pages add.
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\ufeff"))
-# Values are percentages if the largest is above 10 and at most a tenth are at most 1.
+# Values are percentages if the largest is above 10, and at least nine tenths are above 1.
 _LEAST_PERCENTAGE, _FEW_SMALL = 10.0, 0.1
 
 
@@ -107,7 +107,7 @@ class _Columns:
         if names:  # The column has class numbers instead of names.
             texts = [names[int(text)] for text in texts]
         cleaned = [_cleaned(texts[row]) for row in self.rows.tolist()]
-        # Floats and integers can be the same classes. In one column, 3.0 and 3 are different.
+        # Read "3.0" as the class "3", unless the column also contains integers such as "3".
         if any(map(is_plain_number, cleaned)):
             return cleaned
         return [match[1] if (match := _FLOAT.fullmatch(text)) else text for text in cleaned]
@@ -208,7 +208,7 @@ class ConfidenceStore(Store):
 
     @property
     def is_event(self) -> bool:
-        """Whether the classes are right and wrong answers."""
+        """Whether the classes mean "right answer" and "wrong answer"."""
         return self._names == EVENTS
 
     def whole(self, name: str) -> AnyArray:

@@ -34,7 +34,7 @@ class DomainData(Protocol):
     split_names: Sequence[str]  # A name for each row; the hash of the name decides the split.
     given_split: Splits | None  # The splits that the data contain, (n,); None without splits.
     class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.
-    way_to_label: str  # How the user can label the rows, for messages.
+    way_to_label: str  # The part of a message that tells the user how to label the rows.
     columns: Mapping[str, AnyArray]
     notes: tuple[str, ...]
     holds_images: bool  # Whether the rows are images, which need preprocessing.

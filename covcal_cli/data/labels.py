@@ -44,7 +44,7 @@ _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 def differing_in_case(names: Collection[str]) -> list[str]:
     """Return the names that differ only in case, spaces, Unicode form or a final ``.0``, sorted.
 
-    Names of one letter may differ in case.
+    One-letter names that differ only in case, such as a and A, are not returned.
     """
     key_of = {name: normalize("NFC", " ".join(name.split())) for name in names}
     key_of = {name: _WHOLE_FLOAT.sub(r"\1", key) for name, key in key_of.items()}
@@ -56,11 +56,11 @@ def differing_in_case(names: Collection[str]) -> list[str]:
 class RowLabels:
     """The labels of n rows.
 
-    Texts are class names. Numbers are class numbers, unless class names are numbers, such as
-    angles. With `texts_are_numbers`, texts become numbers if all texts are whole numbers.
+    A text is a class name. A number is the index of a class, unless the classes themselves have
+    numbers as names. With `texts_are_numbers`, texts become numbers if all texts are whole numbers.
 
-    -1 and texts such as ``nan`` mean unknown, unless a class has this name. Texts such as ``01``
-    are class names if every label is a class name.
+    -1 and texts such as ``nan`` mean unknown, unless a class has this name. A text such as ``01``
+    is a number, unless every label in the file is the name of a class.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class RowLabels:
         self._path, self._key, self._place = path, key, place
         # The distinct labels; None if the labels are numbers.
         self.names: tuple[str, ...] | None = None
-        # For each text that means unknown, such as "nan", the rows with this text.
+        # Maps each text that means unknown, such as "nan", to the rows with this text.
         self._marked: dict[str, Booleans] = {}
         # Whether the file documents that -1 means unknown.
         self._is_documented = number_names is not None
-        # The same labels as class names, if names are possible.
+        # The labels, read as class names instead of numbers; None if impossible.
         self._as_names: RowLabels | None = None
         if values.dtype.kind in "iub":
             self._require_whole(values, values > np.iinfo(np.int64).max)

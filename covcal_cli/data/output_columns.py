@@ -51,7 +51,7 @@ LAYOUTS = {
     "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-# Matches names of arrays, such as preds, that do not tell logits from probabilities.
+# Matches array names that may mean logits or probabilities, such as preds.
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 MAY_BE_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
@@ -65,14 +65,14 @@ CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "scor
 class OutputColumns:
     """The arrays of a file with outputs and features, and the classes of the outputs."""
 
-    outputs: tuple[str, ...]  # The name of an array with two axes, or of one column per class.
-    width: int  # Number of values per row; 1 if two classes share a column.
+    outputs: tuple[str, ...]  # The name of one array (n, K), or the names of several columns.
+    width: int  # Number of outputs per row: K, or 1 for two classes in one column.
     order: tuple[int, ...]  # Position of each class among the outputs of a row.
     names: tuple[str, ...] | None  # Class names; None for 0 to K-1.
     # Whether the file numbers the classes 0 to K-1.
     has_numbers: bool = False
-    positive: str | None = None  # The class that the name of a single output column contains.
-    features: tuple[str, ...] = ()  # The name of an array, or of one column per feature.
+    positive: str | None = None  # The class in the name of the only output column, if any.
+    features: tuple[str, ...] = ()  # The name of one array (n, d), or the names of several columns.
     n_features: int | None = None  # None without features.
     named_by: str | None = None  # The array that names the classes.
     truth: str = Layout.truth  # The tool's name for the column of labels.
@@ -273,7 +273,7 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
 def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
     """Return H2O's columns of probabilities, which follow the column ``predict``."""
     rest = iter(store.entries)
-    if "predict" not in rest:  # `in` also moves the iterator `rest` behind the column predict.
+    if "predict" not in rest:  # `rest` now begins after the column ``predict``.
         return set()
     names = [*takewhile(numbers.__contains__, rest)]
     if not set(store.texts("predict")) <= set(names):

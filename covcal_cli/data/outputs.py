@@ -53,11 +53,11 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import to_float32, valid_rows
 
-# Columns of the predicted label in a file of `covcal apply`.
+# `covcal apply` writes the predicted label and its confidence into these columns.
 _ANSWER = ("label", "label_index", "confidence")
 # If fewer rows than this share sum to 1, the outputs may be sigmoids.
 _FEW_SUMMING = 0.1
-# The user gets a note if a larger probability is outside the classes.
+# The user gets a note if more than this share of the probability belongs to no class.
 _MUCH_ELSEWHERE = 0.25
 _READ_AS_LOGITS = (
     ", but covcal reads them as logits: pass --probabilities if they are probabilities"
@@ -134,7 +134,7 @@ class OutputTable:
         self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
-        self._lacking: list[int] = []  # Numbers of the rows that lack outputs.
+        self._lacking: list[int] = []  # Row numbers of rows with missing outputs.
         ids = file.facts.ids
         self.ids = ids if len(rows) == file.n else [ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
@@ -235,7 +235,7 @@ class OutputTable:
 
         A language model lists only the most probable answers. An unlisted answer is less probable
         than every listed answer. The probability of an unlisted answer is also at most 1 minus the
-        listed sum.
+        sum of the listed probabilities.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -409,7 +409,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)} is not used as features. To use it, rename {array} to "features"',)
-    # covcal reads a single column of numbers as a group.
+    # A single column of numbers is a group, so the user needs no note about features.
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
@@ -427,7 +427,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
         ("features", first.n_features, last.n_features),
         ("names of features", first.feature_names(), last.feature_names()),
     ]
-    # Without class names, two single columns may belong to different classes.
+    # If each file has only one column, the two columns may belong to different classes.
     if first.names is last.names is None and first.positive and last.positive:
         nouns.insert(0, ("class names", (first.positive,), (last.positive,)))
     for noun, ours, theirs in nouns:
@@ -446,7 +446,7 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
         for file in files:
             _require_known_classes(file, asked, classes)
         return read_classes(classes, len(first.order)).names
-    # With two classes, a single column names one class; the labels name both.
+    # If a file has one column for two classes, the name of the second class comes from the labels.
     positive = {name for file in files if (name := file.columns.positive) is not None}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (first.names, labels, ("0", "1") if labels is None else None):
@@ -547,7 +547,7 @@ def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
 
 
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
-    """Fill in missing probabilities, or their logarithms, of outputs (m, K).
+    """Fill in the missing values of outputs (m, K), which are probabilities or their logarithms.
 
     Also return which rows are probabilities, (m,).
     """

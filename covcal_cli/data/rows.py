@@ -92,7 +92,7 @@ def hashed_split(
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")
-    # A rounding error must not create test rows.
+    # If the fraction of test rows is 0, a rounding error must not put a row into the test split.
     if fractions[2] == 0:
         split = np.minimum(split, 1 if validation > 0 else 0)
     return split.astype(np.uint8)
@@ -148,8 +148,9 @@ def path_column(store: Store) -> str | None:
 class RowFacts:
     """The labels, splits, ids and groups of the `n` rows of a `Store`.
 
-    Groups are arrays of one value per row that are not labels, splits, ids or `used` arrays. The
-    columns in `keep` are always groups. With `keeps_texts`, columns of long texts are groups too.
+    Every array with one value per row is a group, except labels, splits, ids and the arrays in
+    `used`. The columns in `keep` are always groups. If `keeps_texts` is true, a column of long
+    texts can also be a group.
     """
 
     def __init__(
@@ -435,7 +436,7 @@ class RowNumbers(Sequence[str]):
         return map(str, self._numbers)
 
     def __eq__(self, other: object) -> bool:
-        """Compare with other row numbers, or with a list of texts."""
+        """Return whether `other` has the same texts in the same order."""
         if isinstance(other, RowNumbers):
             return self._numbers == other._numbers
         return list(self) == other
@@ -506,7 +507,7 @@ def _is_integer(row_id: str) -> bool:
     return bool(_INTEGER.fullmatch(row_id)) and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # With few rows, a feature may have distinct values too.
+_FEW_ROWS = 20  # In fewer rows, the values of a feature may all be distinct by chance.
 _FIRST = 1000  # Number of rows for a first, fast check.
 
 

@@ -32,7 +32,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# If the labels are not predictions, the confidence promises this number of errors by mistake.
+# Warn that labels may be predictions only if the confidence suggests this number of errors.
 _EXPECTED_ERRORS = 10
 _NOISE = 1e-5  # Rounding error from another order of summation, relative to the largest logit.
 _COUNTED_VALUES = 1 << 18  # Block size in values; a block fits in the CPU's cache.
@@ -86,11 +86,11 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # Datasets by name (with several labels, the datasets of the first label).
         self.content: Mapping[str, Any] = {}
-        # The reader of later batches, and the first batch with its results.
+        # Yields all batches after the first batch; the first batch and its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None
-        # From `write`: a warning that columns may be ranks, and whether labels refute the warning.
+        # A warning that columns may be ranks, and whether the labels show that they are classes.
         self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
         self.has_order_of_classes = False
         self.doubt_on_labels: str | None = None  # A warning that labels may be predictions.
@@ -273,7 +273,7 @@ class DomainExtraction:
         if not len(self.data.ids):  # Another note tells the user that a domain is empty.
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
-        # adapt and the discriminator need training rows, but --fractions may exclude such rows.
+        # ``covcal adapt`` needs training rows, but do not warn if the user chose --fractions.
         learns = has_features and not (hashed and self.has_chosen_fractions)
         needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]
@@ -282,7 +282,7 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        # With several labels, ``covcal calibrate`` warns about confidence and accuracy.
+        # With several labels, ``covcal calibrate`` prints the warnings about confidence instead.
         if self.labels.ndim == 2:
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
@@ -387,7 +387,7 @@ def prove(
     results = None if features is None else features[:n].copy(), logits[:n]
     if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` names the invalid row.
-    # Rounding can differ in a small batch, so only a batch of `size` rows proves influence.
+    # In a small batch, outputs can differ by rounding, so test a batch of `size` rows, too.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
         return runner, results
@@ -448,7 +448,7 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # If no logits were shifted, the check of the last layer has measured the difference.
+        # If no logits were shifted, the check of the last layer has already computed this number.
         latest = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and latest is not None and logits.all():
             return latest

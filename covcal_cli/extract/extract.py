@@ -1,10 +1,10 @@
 """``covcal extract``: make features.h5 from a classifier and two domains, in batches.
 
 - Plan: open the classifier and the data, choose all settings, and refuse most bad inputs.
-- Check: check the last layer on a first batch, and whether rows of a batch influence each other.
-- Spool: write outputs to files beside features.h5, so that an interrupted run can be continued.
-- Decide: use all rows to tell logits from probabilities.
-- Join: write features.h5 from the files of the spool. ``covcal merge`` uses the same code
+- Check: test the last layer on a first batch, and test whether the rows influence each other.
+- Store: write outputs to files beside features.h5, so that an interrupted run can be continued.
+- Decide: use the values of all rows to decide whether the outputs are logits or probabilities.
+- Join: write features.h5 from the stored files. ``covcal merge`` uses the same code
   (`parts.Join`).
 
 Rows are in a stable order, and the file has no dates. Equal inputs give equal bytes.
@@ -44,9 +44,8 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
-# Minimum rise of the mean confidence that suggests exchanged domains. On 41 shifts of the
-# benchmark, the mean confidence was never higher on the target. With exchanged domains, the mean
-# confidence was always higher on the target.
+# Minimum rise of the mean confidence that suggests exchanged domains. On all 41 shifts of the
+# benchmark, the mean confidence was lower on the target than on the source.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 # Minimum number and share of repeated target rows for a warning. The share must exceed
 # `_PER_REPEAT` times the share of repeated rows within a domain.
@@ -123,7 +122,7 @@ def extract(
     resume : bool
         Continue an interrupted run with the same settings.
     beside : Path, optional
-        A features file with which the new file must agree in model and settings.
+        A features file; the new file must have the same model and settings.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
@@ -197,7 +196,7 @@ def _run(
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
-        # Spool: run all rows first, so that an interrupted run loses no row.
+        # Store the outputs of all rows in files first, so that an interrupted run loses no row.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
@@ -209,7 +208,7 @@ def _run(
                 evidence.add(outputs.shown(values))
         _require_one_form(plan, spools, evidence)
         outputs.settle(evidence)
-        # Join: write the file once, from beginning to end.
+        # Write the features file once, from beginning to end.
         attributes, classes = plan.attributes(), plan.classes.names
         several = plan.settings.multilabel
         writer = stack.enter_context(
@@ -233,7 +232,7 @@ def _run(
                 domain.write_shard(writer)
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # If both paths are equal, one table has both domains, or the user was warned already.
+        # If both paths are equal, one table has both domains, or the user has been warned already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)

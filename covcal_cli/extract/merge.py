@@ -104,7 +104,7 @@ def _join_domains(
     with ExitStack() as stack:
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
         domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
-        # Write the same attributes as a single run, in the same order.
+        # Write the attributes that one extraction of all rows would write, in the same order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         for name in (*COMMON, SOURCE_FRACTIONS, OPTIONS, ONE_TABLE, FEATURE_COLUMNS):

@@ -54,7 +54,7 @@ class Part:
 
     path: Path  # The path of the data, for messages.
     rows: Rows | range  # The row numbers in the domain, ascending.
-    content: Mapping[str, Any]  # Datasets by name, which are read from beginning to end.
+    content: Mapping[str, Any]  # Maps names to datasets, which are read in row order.
     columns: Sequence[str]  # The names of the datasets ``columns/NAME``.
     skipped: Sequence[tuple[int, str, str]]  # Number, id and error of each unreadable row.
 
@@ -88,8 +88,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        With `shared`, a group with the same rows, only logits and labels are written. All other
-        datasets are links to `shared`.
+        `shared` is the name of a written group with the same rows. If given, only the logits and
+        labels are written, and all other datasets are links to `shared`.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -159,7 +159,7 @@ def complete(
     largest: float,
     shard: str | None = None,
 ) -> None:
-    """Write the last attributes of a features file: the errors of the last layer, and `CONTENT`.
+    """Write the last attributes of a features file, such as the error of the last layer.
 
     `worst` is the largest |phi W^T + b - logits|, and `largest` is the largest |logit|.
     """
@@ -292,7 +292,7 @@ class DomainSpool:
         skipped: Sequence[tuple[int, str]],
         difference: float = 0.0,
     ) -> None:
-        """Add a batch of arrays, (m, width); no arrays if no row is readable.
+        """Add the arrays of a batch, each (m, width). `arrays` is empty if no row is readable.
 
         `done` is the number of finished rows after this batch. `skipped` has the unreadable rows of
         the batch. `difference` is the largest |phi W^T + b - logits| of the batch.

@@ -317,7 +317,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # Outputs of independent labels are converted differently, so run the first batch again.
+            # With several labels, these results are not converted correctly, so run the rows again.
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()

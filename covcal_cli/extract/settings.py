@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError, checked_settings, require_at_least, r
 @checked_settings
 @dataclass(frozen=True)
 class Shard:
-    """Part `index` of `count` parts of the rows, with every `count`-th row."""
+    """One of `count` parts of the rows: every `count`-th row, from row `index` on."""
 
     index: int
     count: int
@@ -55,7 +55,7 @@ class Selection:
 
     sample: int | None = None  # Number of rows to draw at random.
     limit: int | None = None  # Number of rows to take from the beginning.
-    shard: Shard | None = None  # The part of the chosen rows in this run.
+    shard: Shard | None = None  # This run extracts only this shard of the chosen rows.
 
     def describe(self) -> str:
         """Describe the choice of rows without the shard, such as ``sample 5000``."""
@@ -131,10 +131,9 @@ class ExtractSettings(ModelSettings):
         return SOURCE_FRACTIONS if trained else FITTED_FRACTIONS
 
     def options(self) -> list[str]:
-        """Return options of ``covcal extract`` that give the same file.
+        """Return the command-line options that repeat this extraction.
 
-        Options that do not change the result are left out. All shards have the options of the whole
-        extraction.
+        Options that do not change the features file are left out, and so is the shard.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {

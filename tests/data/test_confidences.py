@@ -330,9 +330,9 @@ def test_a_forecast_of_being_right_serves_every_command(
     ("command", "message"),
     [
         ("watch {} -c {c} --metrics recall", "--metrics needs the probabilities of all classes"),
-        ("calibrate {} --method cot", "method cot needs the probabilities of all classes"),
+        ("calibrate {} --method cot", "cot needs a file with the probabilities of all"),
         ("calibrate {} --method prior --target-prior uniform", "--target-prior needs the probab"),
-        ("calibrate {} --method label-shift", "label-shift needs the probabilities of all"),
+        ("calibrate {} --method label-shift", "label-shift needs a file with the prob"),
         ("calibrate {} --method blend", "blend needs an adapted file"),
         ("decide {} -c {c} --set 0.9", "--set needs the probabilities of all classes"),
         ("estimate {} --metrics f1", "--metrics needs the probabilities of all classes"),

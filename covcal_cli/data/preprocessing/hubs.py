@@ -1,8 +1,9 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
 Hugging Face's ``preprocessor_config.json`` names a class of image processors. Missing keys get the
-defaults of the class. For an unknown class, the file must have all keys. Unknown keys are refused,
-because they might change pixels. Crops are rounded as in transformers, not as in torchvision.
+defaults of this class. If covcal does not know the class of image processors, the file must contain
+all keys. Unknown keys are refused, because they might change pixels. Crops are rounded as in
+transformers, not as in torchvision.
 
 timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 
@@ -98,7 +99,7 @@ _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 class _Family:
     """The defaults of a class of image processors."""
 
-    short: int | None = None  # Shorter side; None if both sides are resized to `side`.
+    short: int | None = None  # Length of the shorter side; None to resize both sides to `side`.
     side: int | None = 224
     crop: int | None = None  # Size of the centre crop.
     resample: int | None = _BICUBIC

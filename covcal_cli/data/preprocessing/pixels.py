@@ -58,7 +58,7 @@ class Resize:
     def parse(cls, text: str) -> "Resize":
         """Read ``squash[:N|HxW]``, ``short[:N]``, ``letterbox[:FILL|R,G,B]`` or ``none``.
 
-        Raises ValueError for another form, or a number out of range.
+        Raises ValueError for any other text, or if a number is out of range.
         """
         match = _FORM.fullmatch(text.strip().lower())
         if match is None:

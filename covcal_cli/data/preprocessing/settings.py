@@ -1,4 +1,4 @@
-"""The preprocessing settings of a user, completed by the model's input."""
+"""The user's settings for preprocessing; the model's input decides about missing settings."""
 
 import json
 import math
@@ -80,7 +80,8 @@ class Preprocessing:
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
         """Return a copy of these settings, in which the settings of `flags` take precedence.
 
-        If `flags` has only a size, the size also replaces resizing and cropping.
+        If `flags` has a size but neither `crop` nor `resize`, the earlier `crop` and `resize` are
+        dropped.
         """
         changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)

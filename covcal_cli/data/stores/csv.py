@@ -194,8 +194,7 @@ class CSVStore(Store):
         self._texts = {name: [] for name in kinds}
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
-        # Texts such as NA before the first value of a column, by column and row. NA may be the name
-        # of a class.
+        # Cells such as NA that precede the first value of a column. NA may be the name of a class.
         words: dict[int, dict[int, str]] = {index: {} for index in undecided}
         self._n = 0
         # Read row by row until the type of every column is known.

@@ -4,13 +4,11 @@ The tools are Hugging Face pipelines, lm-evaluation-harness, Label Studio, Prodi
 language models such as OpenAI and vLLM.
 
 A server logs the log-probabilities of every generated token and of the most probable alternatives.
-The probability of an answer is the product over its tokens. The probability of an unlisted answer
-has two upper limits:
+The probability of an answer is the product over its tokens. If a log does not list an answer,
+covcal takes half of the smaller of two probabilities:
 
 - the probability of the least probable listed token
-- 1 minus the sum of the listed probabilities, divided equally among the unlisted answers
-
-An unlisted answer gets half of the smaller limit.
+- the probability that no listed token has, divided by the number of unlisted answers
 """
 
 import math
@@ -36,14 +34,14 @@ _OF_SERVERS = (
 _DEPTH = 12  # Maximum depth of the search for tokens.
 _BEFORE = " \t\r\n\"'`([{*_#"  # Characters that may precede the answer in a token.
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
-# Servers write -9999 or -inf for a token that sampling excluded.
+# Servers write -9999 or -inf for a token that top-p or top-k excluded.
 _CUT = -9000.0
-_HIGHEST = 0.01  # Largest log-probability, because of rounding errors.
+_HIGHEST = 0.01  # Rounding may raise a log-probability above 0, up to this value.
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
-_LITTLE, _MUCH = 0.001, 0.25  # Minimum probability of other texts for a note, and for advice.
-# Keys of class names and of outputs, without capitals and underscores.
+_LITTLE, _MUCH = 0.001, 0.25  # Limits for the probability of texts that are not an answer.
+# JSON keys of class names and of scores, in lower case and without underscores.
 _NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
 _SCORES = {
     **dict.fromkeys(("score", "prob", "proba", "probability", "confidence"), PROBABILITIES),
@@ -51,7 +49,7 @@ _SCORES = {
     # log-probabilities are logits
     **dict.fromkeys(("logit", "logprob", "logprobability", "logprobabilitie"), CHOICES),
 }
-# Keys that are columns of outputs.
+# JSON keys whose value is an object with the outputs of all classes.
 _COLUMNS = {"prob", "proba", "probability", "probabilitie", "logit"}
 _NO_NUMBERS = frozenset((type(None),))
 _NUMBERS = _NO_NUMBERS | {int, float}
@@ -60,7 +58,7 @@ _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
 
 def columns_of(record: Any) -> Any:
-    """Convert a line of a known tool to columns. Return other lines unchanged."""
+    """Convert a line to columns if a known tool wrote it; return any other line unchanged."""
     if isinstance(record, list):
         scores = _scores(_unwrapped(record))
         return record if scores is None else {PROBABILITIES: scores}
@@ -142,7 +140,7 @@ def _is_single(value: Any) -> bool:
 
 
 def _is_plain(record: Mapping[str, Any]) -> bool:
-    """Return whether a line has only texts, numbers and one object of outputs."""
+    """Return whether a line has only texts, numbers and one JSON object with the outputs."""
     objects = 0
     for key, value in record.items():
         kind = type(value)
@@ -156,7 +154,7 @@ def _is_plain(record: Mapping[str, Any]) -> bool:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the only row of a batch of one row; other values stay unchanged."""
+    """Remove the outer list from a list with one inner list; return any other value unchanged."""
     is_batch = isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
     return value[0] if is_batch else value
 
@@ -249,18 +247,18 @@ class Answer:
     elsewhere: float  # Probability of texts that are not an answer.
     unlisted: int  # Number of unlisted answers.
     follows_text: bool  # Whether text precedes the answer.
-    is_cut: bool  # Whether sampling excluded tokens.
+    is_cut: bool  # Whether top-p or top-k excluded tokens.
 
 
 @dataclass
 class AnswerCounts:
-    """Counts over the lines of a log, for notes."""
+    """Numbers of lines in a log, which covcal reports in notes."""
 
     lines: int = 0
     unlisted: int = 0  # Number of lines with unlisted answers.
     without: int = 0  # Number of lines without listed answers.
     behind: int = 0  # Number of lines with text before the answer.
-    cut: int = 0  # Number of lines where sampling excluded tokens.
+    cut: int = 0  # Number of lines where top-p or top-k excluded tokens.
     elsewhere: float = 0.0  # Total probability of texts that are not an answer.
     # Temperature and top_p of the sampling, if they are not the defaults.
     settings: dict[str, float] = field(default_factory=dict)
@@ -427,7 +425,7 @@ class Choices:
         shares = dict.fromkeys(range(len(self.names)), 0.0)
         # The upper limit of the probability of each unlisted answer.
         bounds: dict[int, float] = {}
-        # The text that each possible answer still lacks.
+        # For each possible answer, the part of its text that the next tokens must contain.
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         ended: int | None = None  # The answer that is complete before this token, if any.
@@ -471,7 +469,7 @@ class Choices:
             for place in unlisted:
                 bounds[place] = path * min(least, left / len(unlisted))
             if answer not in on_path and ended is None:
-                for place in on_path:  # Another answer begins with the same text.
+                for place in on_path:  # The answer is the beginning of another answer.
                     bounds[place] = path * least
                 break
             path *= listed.get(text, 0.0)
@@ -490,8 +488,8 @@ class Choices:
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
         """Return the token of the answer, the answer's number, and whether text precedes it.
 
-        The answer at the start of the text comes first, then an answer after the word "answer",
-        then the last answer. Without an answer in the text, the first token is returned.
+        An answer at the start of the text has priority, then an answer after the word "answer",
+        then the last answer. If the text has no answer, the first token is returned.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))

@@ -48,13 +48,13 @@ from covcal_cli.records import unique_keys
 
 _DECODER, _STRICT_DECODER = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=unique_keys)
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
-# Rows per block, columns and bytes of the numbers that stay in memory.
+# Limits for the numbers that stay in memory: rows per block, columns, and bytes.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
-# Number of characters to store of a text that is not a label, id or path.
+# A text is cut to this number of characters, unless it is a label, an id or a path.
 _KEPT = 257
 _MOST_COLUMNS = 100_000
-# Types in a list or an object of numbers.
+# Python types of the values in a list of numbers or an object of numbers.
 _NUMBERS = frozenset((int, float, type(None)))
 _NOUNS = {
     "number": "a number",
@@ -288,7 +288,7 @@ class JSONLinesStore(Store):
             try:
                 _, end = decoder.raw_decode(text)
             except (ValueError, RecursionError) as error:
-                # The entry may end in the next part of the file.
+                # If the list entry is incomplete, read more of the file.
                 more = file.read(max(_CHUNK, len(text)))
                 if more and len(text) < LONGEST_LINE:
                     text += more
@@ -316,7 +316,7 @@ class JSONLinesStore(Store):
             value, end = _DECODER.raw_decode(text)
             if end < len(text):
                 raise ValueError("there is more text after the object")
-            # A key that occurs twice is rare, so the fast decoder comes first.
+            # The fast decoder drops duplicate keys, so compare the number of keys with the text.
             has_space = " :" in text or "\t:" in text or "\n:" in text or "\r:" in text
             if has_space or text.count('":') != _key_count(value):
                 return _STRICT_DECODER.decode(text)

@@ -142,7 +142,7 @@ class ParquetStore(Store):
         return tuple(sorted(classes))
 
     def _name_classes(self) -> None:
-        """Set the class names of a column of lists if all rows list the same names."""
+        """Use the texts in a column of lists as class names if all rows have the same list."""
         unnamed = {
             name: entry
             for name, entry in self.entries.items()
@@ -262,8 +262,8 @@ class ParquetStore(Store):
 
 def _stored_bytes(group: _Group, names: Sequence[str]) -> dict[str, int]:
     """Return the sizes of columns, as the file states them."""
-    # Read a row first: pyarrow raises an error here if the size of a column is damaged, but ends
-    # the process if it is asked for the size.
+    # Read a row before the size. If the size is damaged, reading a row raises an error, but asking
+    # pyarrow for the size ends the process.
     for name in names:
         column = {"row_groups": [group.number], "columns": [name], "use_threads": False}
         next(group.file.iter_batches(1, **column), None)
@@ -338,7 +338,7 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def _keeps_old_rows(folder: Path) -> str | None:
-    """Return the kind of a table if its files also hold rows that were deleted or replaced."""
+    """Return the table format, such as Delta, if the folder also holds deleted rows; else None."""
     if (folder / ".hoodie").is_dir() or any(folder.glob("../metadata/*.metadata.json")):
         return "Hudi" if (folder / ".hoodie").is_dir() else "Iceberg"
     log = folder / "_delta_log"
@@ -351,10 +351,9 @@ def _keeps_old_rows(folder: Path) -> str | None:
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
-    """Return the values of each folder key, one value per file.
+    """Return for each KEY of the folders ``KEY=VALUE`` an array with one value per file.
 
-    Whole numbers are int64, or float64 with NaN for missing numbers. All other keys have texts as
-    values.
+    Whole numbers are int64, or float64 with NaN for missing numbers. All other values are texts.
     """
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 T = TypeVar("T")
-# The numbers of some rows, and the values of each array in these rows.
+# The indices of some rows, and the values of each array in these rows.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
@@ -107,7 +107,7 @@ class Store(Protocol):
 
     @contextmanager
     def readable(self, reason: str, remedy: str, *kinds: type[Exception]) -> Iterator[None]:
-        """Turn errors of reading a text, and errors in `kinds`, into a `CovcalError`."""
+        """Raise a `CovcalError` if a file cannot be read, or for an exception in `kinds`."""
         kinds = (OSError, EOFError, zlib.error, *kinds)
         try:
             yield
@@ -203,7 +203,7 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images, or None. One of several columns must have the name ``image``."""
+    """Return the column of images, or None. If there are several, one must be called ``image``."""
     columns = [name for name, entry in store.entries.items() if entry.is_encoded]
     usual = [name for name in columns if name.lower() in _USUAL]
     if len(columns) > 1 and len(usual) != 1:
