@@ -86,7 +86,7 @@ class Settings:
     averaging: float  # Decay of the running averages of psi and the head; 0 for no averages.
     # Training stops after two checks with at least this effective sample size (share of the rows).
     stop_ess: float | None
-    stop_discriminator_error: float | None  # Training stops below this discriminator error.
+    stop_discriminator_error: float | None  # A lower discriminator error ends the training.
     schedule: Schedule
     discriminator: DiscriminatorSettings
 
@@ -190,7 +190,7 @@ class AdaptSettings:
             raise CovcalError(f"members must be at least 1, not {members}")
 
     def training(self, n_features: int) -> Settings:
-        """Return all training settings for this number of features."""
+        """Return all training settings for `n_features` features."""
         if self.preset == "paper":
             settings = paper_settings(n_features, self.weight_decay)
         else:

@@ -65,7 +65,7 @@ class MemberReport:
     """A report on one ensemble member."""
 
     steps: int  # The training step at which the networks were stored.
-    stop_reason: str  # Why training stopped: "overlap", "discriminator won" or "schedule ended".
+    stop_reason: str  # "overlap", "discriminator won" and "schedule ended" end the training.
     forecaster_loss: float  # Mean loss since the previous check.
     discriminator_loss: float  # Mean loss since the previous check.
     probe_accuracy: float  # Balanced accuracy of a linear probe; 0.5 is chance.
@@ -323,7 +323,7 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # The adapted file stores the training seed as `seed`.
+    # In the adapted file, `seed` is the training seed, and `extract_seed` the seed of extract.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value

@@ -74,9 +74,9 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     reason = reason_to_keep(problem.inputs, problem.accuracy)
     if reason is None:
         inputs = problem.inputs
-        raised_or_lowered = "raised" if confidence > accuracy else "lowered"
+        rises_or_falls = "rises" if confidence > accuracy else "falls"
         reached = possible_confidence(accuracy, inputs.n_target, inputs.n_classes)
-        result = f"So T is {raised_or_lowered} until the confidence is {percent(reached, 1)}."
+        result = f"So T {rises_or_falls} until the confidence is {percent(reached, 1)}."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"But without labels, T is at least {floor:.3g}."
         return _CONSENSUS, (
@@ -168,8 +168,8 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
             problems = problem.cot.trust.removeprefix("no: ")
             return f"{choice}, because the accuracy estimator COT is not trusted ({problems})"
         if name == cautious:
-            is_not_trusted = "because the accuracy estimator COT is not trusted here"
-            return f"chosen, {is_not_trusted}" if chosen else _NOT_CHOSEN
+            reason = "chosen, because the accuracy estimator COT is not trusted here"
+            return reason if chosen else _NOT_CHOSEN
     if fit.weights is not None:
         health = fit.weights.health
         return f"{_COMPARED}; effective sample size {health.ess:.1f} of {health.n} rows"

@@ -140,9 +140,9 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
         ]
     limits = []
     if health.ess_share < MIN_ESS_SHARE:
-        limits.append(f"at least {MIN_ESS_SHARE * health.n:.1f} needed")
+        limits.append(f"at least {MIN_ESS_SHARE * health.n:.1f} are needed")
     if health.ess_fit < _MIN_ESS_FIT:
-        limits.append(f"{health.ess_fit:.1f} in the fit of T, where {_MIN_ESS_FIT:.0f} are needed")
+        limits.append(f"the fit of T uses {health.ess_fit:.1f}, but needs {_MIN_ESS_FIT:.0f} rows")
     if limits:
         warnings.append(
             f"the effective sample size of the importance weights is {health.ess:.1f} of {health.n}"
@@ -162,7 +162,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Choose T so that the mean target confidence equals COT's accuracy, but not below T_s."""
+    """Choose T so that the mean target confidence equals the accuracy estimated by COT."""
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature
     notes = []
@@ -178,7 +178,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Choose T so that the aligned forecaster's mean target confidence equals COT's accuracy."""
+    """Choose T so that the aligned forecaster's mean confidence equals the accuracy from COT."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -282,7 +282,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use class offsets, and choose T so that the mean target confidence equals COT's accuracy."""
+    """Use class offsets, and choose T so that the mean confidence equals the accuracy from COT."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = minimised(problem, forecaster)

@@ -1,7 +1,7 @@
 """Use labelled target rows to fit a temperature and an offset, and to estimate accuracy and ECE.
 
-A `Draw` holds the labels, from ``covcal pick`` and ``covcal label`` or from random rows with known
-labels. ``evaluate`` leaves out the labelled rows. `labels.posterior` explains the fit.
+A `Draw` holds the labels of rows from ``covcal pick``, or of random rows with known labels.
+``evaluate`` leaves out the labelled rows. `labels.posterior` explains the fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,8 +42,8 @@ LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # Minimum number of effective labels.
 _FALSE_CONTRADICTION = 0.01  # Significance level of the test for a wrong confidence.
 RANGE_OF_BOTH = (
-    "the range is about all rows that covcal pick could draw; the range is never narrower than the "
-    "95 % interval from the labels alone"
+    "the range is for all rows that covcal pick could draw, and contains the 95 % interval from "
+    "the labels alone"
 )
 
 
@@ -174,14 +174,15 @@ class LabelledFit:
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._fitted(batch <= last) for last in numbers]
         texts = [
-            f"after batch {number} ({total} labels): accuracy {percent(accuracy, 1)}, T = "
-            f"{scaling.temperature:.4g}, offset {scaling.of_label:+.2f}"
+            f"after batch {number} ({total} labels), the estimated accuracy is "
+            f"{percent(accuracy, 1)}, with T = {scaling.temperature:.4g} and the offset "
+            f"{scaling.of_label:+.2f}"
             for number, (total, (scaling, (accuracy, *_))) in enumerate(
                 zip(np.cumsum(sizes), fits, strict=True), 1
             )
         ]
         if self.prior is not None:
-            texts[0] += f"; estimate without labels {percent(self.prior.accuracy, 1)}"
+            texts[0] += f". The estimate without labels is {percent(self.prior.accuracy, 1)}"
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
@@ -229,7 +230,7 @@ def agreement_with_labels(
         f"{percent(low, 1)} to {percent(high, 1)}"
     )
     if not passed:
-        text += ". The labels contradict this estimate, so this estimate gets less weight"
+        text += ". The estimate without labels gets less weight, because the labels contradict it"
         text += ": label more rows" if unlabelled else ""
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)

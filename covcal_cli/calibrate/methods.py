@@ -33,7 +33,7 @@ class Method:
 
     @property
     def needs_adapt(self) -> bool:
-        """Whether the method scales the logits of adapt."""
+        """Whether the method scales the logits of adapted networks."""
         return self.forecaster in ("aligned", "blend")
 
     @property

@@ -81,8 +81,9 @@ class EstimateSettings:
     """The settings of ``covcal estimate``."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT
-    # "marked": labels from covcal label. "none": no labels. "auto": marked labels if there are any.
-    # A number (only for calibrate): known labels of this many random target rows.
+    # "marked" uses labels from covcal label, and "none" uses no labels. "auto" uses marked labels
+    # if there are any. A number (only for calibrate) uses known labels of this many random target
+    # rows.
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
@@ -321,7 +322,7 @@ class Problem:
 
     @property
     def fullest(self) -> ForecasterName:
-        """The default forecaster: "aligned" for an adapted file, else "original"."""
+        """The default forecaster, which is "aligned" for an adapted file, else "original"."""
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:
@@ -400,7 +401,7 @@ class Problem:
         )
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the lowest T that is allowed without target labels. It is 1 or less.
+        """Return the lowest T, at most 1, that is allowed without target labels.
 
         With at least 10 source errors, the lowest T is the temperature that the method ``temp``
         fits. With fewer than 10 errors, the lowest T is the upper end of the likelihood interval of
@@ -448,7 +449,7 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        M is the number of discriminators. It is 1 for the original classifier. At most
+        M, the number of discriminators, is 1 for the original classifier. At most
         `MAX_DISCRIMINATED` target rows are used.
         """
         source, target = self.validation.source, self.file.require_target()

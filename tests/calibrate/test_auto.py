@@ -67,7 +67,7 @@ def test_a_shift_that_does_harm_takes_consensus(tmp_path: Path) -> None:
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("The estimated accuracy is ")
     confidence = percent(found.estimates["target_confidence"], 1)
-    assert found.reason.endswith(f"So T is raised until the confidence is {confidence}.")
+    assert found.reason.endswith(f"So T rises until the confidence is {confidence}.")
     assert not guards_of(found)["estimators disagree"]
     assert any("label some target rows" in text for text in found.warnings)
 
@@ -386,7 +386,7 @@ def test_the_reason_beside_every_candidate_is_true(
         elif candidate.why.endswith("is nearest to the estimated accuracy"):
             assert kind == "below chance"
             assert not candidate.matched
-            assert calibration.reason.endswith(f"T is raised until the confidence is {after}.")
+            assert calibration.reason.endswith(f"T rises until the confidence is {after}.")
         elif candidate.why.endswith("the source rows are not enough evidence for a lower T"):
             assert plain < 1
         elif "without labels T must be at least" in candidate.why:

@@ -582,7 +582,7 @@ def test_no_damage_speaks_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ess_fit", "words"),
     [
-        (95.0, "is 52.8 of 719 rows (95.0 in the fit of T, where 100 are needed): "),
+        (95.0, "is 52.8 of 719 rows (the fit of T uses 95.0, but needs 100 rows): "),
         (200.0, None),
     ],
 )

@@ -219,7 +219,7 @@ def test_fitted_rows_are_found_under_other_ids(target: Arrays, tmp_path: Path) -
         write_features(tmp_path / "g.h5", target=rows)
         arguments = ("-c", "l.json", "--split", "all", "-o", "m.json", "-f")
         done = covcal("evaluate", "g.h5", *arguments, cwd=tmp_path).require_success()
-        assert ("g.h5 has none of them" in done.err) == note
+        assert ("g.h5 has none of these rows" in done.err) == note
         return int(json.loads((tmp_path / "m.json").read_text())["left_out"])
 
     order = np.random.default_rng(0).permutation(number)
