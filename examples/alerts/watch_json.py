@@ -1,12 +1,11 @@
 """Convert the JSON of ``covcal watch -o -`` to Prometheus text, or to the message of an alarm.
 
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py prometheus > covcal.prom
-    covcal watch new.h5 -o - | python examples/alerts/watch_json.py title
 
 Only the last period in the JSON is used. An alarm means that the confidence of this period is
-wrong, or that its rows have changed. Without an alarm, ``title``, ``text`` and ``webhook`` print
-nothing. The title stays the same while an alarm lasts, so you can avoid sending it twice. The
-script needs only Python's standard library.
+wrong, or that its rows have changed. The other formats are ``title``, ``text`` and ``webhook``,
+which print nothing if there is no alarm. The title stays the same while an alarm lasts, so a script
+can recognise an old alarm. The script needs only Python's standard library.
 """
 
 import argparse
@@ -65,7 +64,7 @@ def prometheus(period: Json) -> Iterator[str]:
         "rows": ("Rows of the period.", [({}, measured["rows"])]),
         "confidence_ratio": ("Mean calibrated confidence.", [({}, measured["confidence"])]),
         "accuracy_ratio": (
-            "Measured or estimated accuracy, with the ends of its interval.",
+            "Measured or estimated accuracy, with the ends of the interval.",
             [({"bound": name}, accuracy[key]) for name, key in bounds.items() if accuracy],
         ),
         "gap_ratio": (
@@ -84,7 +83,7 @@ def prometheus(period: Json) -> Iterator[str]:
             [({}, threshold)],
         ),
         "metric_ratio": (
-            "Measured or estimated metric of a class, with the ends of its interval.",
+            "Measured or estimated metric of a class, with the ends of the interval.",
             [
                 ({"metric": metric["metric"], "class": metric["class"] or "", "bound": name}, value)
                 for metric in measured["metrics"]

@@ -165,8 +165,8 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
     command = ("-m", "covcal_cli")
     text, bare, peak = measured(__file__, "--bare", features, TEMPERATURE)
     print(f"{rows} x {classes} float32 logits, {features.stat().st_size / 2**20:.0f} MiB")
-    print("ratio 1: time divided by the time of plain NumPy that computes one softmax")
-    print("ratio 2: time divided by the time of plain NumPy that computes as many softmaxes")
+    print("ratio 1: time divided by the time of plain NumPy with one softmax")
+    print("ratio 2: time divided by the time of plain NumPy with the same number of softmaxes")
     print(f"{'':24}{'CPU s':>9}{'peak MB':>10}{'ratio 1':>8}{'ratio 2':>8}")
 
     def show(name: str, seconds: float, peak: float, like: float) -> None:
@@ -195,7 +195,7 @@ def compare_packages(folder: Path, rows: int, classes: int) -> None:
     """Print the measurements of covcal and of other installed packages."""
     features = folder / "source.h5"
     write_features(features, "source", 1, rows, classes)
-    print(f"\n{rows} x {classes} float32 logits; imports count neither in time nor in memory")
+    print(f"\n{rows} x {classes} float32 logits; time and memory do not include imports")
     print(f"{'':24}{'value':>10}{'CPU s':>9}{'extra MB':>10}")
     for name in sorted(benchmark_temperature.CONTENDERS | MORE, reverse=True):
         package = PACKAGES.get(name.split(", ")[1])

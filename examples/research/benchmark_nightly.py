@@ -1,4 +1,4 @@
-"""Run nightly.sh on simulated nights, and count its mails, its failures and new calibrations.
+"""Run nightly.sh on simulated nights, and count mails, failures and new calibrations.
 
     python examples/research/benchmark_nightly.py --nannyml WHEEL [--nights 50] [--rows 250 1000]
 
@@ -21,7 +21,7 @@ _LEAST = 1e-6
 
 
 def night(path: Path, stream: Stream, rows: int, sharper: float, seed: int) -> None:
-    """Write the features file of one night: random rows, with logits multiplied by `sharper`."""
+    """Write a features file of random rows, with logits multiplied by `sharper`."""
     probabilities, labels = stream.later
     chosen = np.random.default_rng(seed).choice(len(labels), rows, replace=False)
     logits = sharper * np.log(np.clip(probabilities[chosen], _LEAST, 1))
@@ -31,7 +31,7 @@ def night(path: Path, stream: Stream, rows: int, sharper: float, seed: int) -> N
 
 
 def series(stream: Stream, rows: int, nights: int, sharper: float) -> str:
-    """Simulate one series of nights, and return its row of the table."""
+    """Simulate one series of nights, and return a row of the table."""
     counts = dict.fromkeys(("honest mailed", "honest failed", "broken mailed", "broken failed"), 0)
     first: int | None = None
     with tempfile.TemporaryDirectory() as name:

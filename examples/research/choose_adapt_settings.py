@@ -242,7 +242,7 @@ def _from_network(
     splits: Sequence[Values],
     hidden: tuple[int, ...],
 ) -> Shift:
-    """Train a network on the source's training rows. Its last hidden layer gives the features."""
+    """Train a network on source training rows. The last hidden layer gives the features."""
     inputs, labels = sides[0]
     known, labels_of = np.unique(labels, return_inverse=True)
     train_rows = np.flatnonzero(splits[0] == 0)
@@ -443,7 +443,7 @@ def summary(scores: Iterable[Scores]) -> str:
 
 
 def _columns(tables: list[dict[int, list[float]]]) -> list[float]:
-    """Return the mean ECE for each ensemble size, its sd over members, and the highest ECE."""
+    """Return mean ECEs by ensemble size, the deviation over members, and the highest ECE."""
     means = [
         _mean(_mean(table[count]) for table in tables) if tables[0].get(count) else float("nan")
         for count in COUNTS

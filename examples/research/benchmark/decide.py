@@ -195,7 +195,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
 
 
 def print_peers(table: Float64s) -> Float64s:
-    """Print the mean results of other libraries, and return the table without their columns."""
+    """Print the mean results of other libraries, and return the remaining columns of the table."""
     from benchmark.decide_peers import COLUMNS, N_SETS
 
     for place, name in enumerate(COLUMNS):
@@ -220,7 +220,7 @@ def print_sets(name: str, covered: Float64s, sizes: Float64s) -> None:
     print(
         f"prediction sets, {name}: the mean coverage is {covered.mean():.3f}. On average, the "
         f"coverage of a file is {distance:.3f} away from {COVERAGE}. The coverage is below 0.85 on "
-        f"{low_share:.3f} of the files. A set has {sizes.mean():.3f} of all classes on average"
+        f"{low_share:.3f} of the files. A set contains {sizes.mean():.3f} of the classes on average"
     )
 
 

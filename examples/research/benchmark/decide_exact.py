@@ -67,7 +67,7 @@ _SETTINGS = (
     (100_000, (500, 500), 0.05),
     (100_000, (5, 50, 500), 0.2),
 )
-# Sizes of groups, number of labels, error, and number of distinct scores (0: all distinct).
+# Entries: group sizes, labels, error limit, and number of different scores (0: all differ).
 _GROUPS = (
     ((200, 60), 80, 0.2, 0),
     ((2_000, 2_000), 200, 0.1, 0),

@@ -106,7 +106,7 @@ def sets_of_torchcp(
     """
     import torch
 
-    # TorchCP imports these libraries, but its WeightedPredictor does not use them.
+    # TorchCP imports these libraries, although the WeightedPredictor of TorchCP uses none.
     for name, *content in (("torchsort", "soft_rank", "soft_sort"), ("torchvision",)):
         module = sys.modules.setdefault(name, ModuleType(name))
         for function in content:

@@ -1,4 +1,4 @@
-"""Compare scores by which ``covcal decide`` could rank the rows before it accepts some of them.
+"""Compare scores by which ``covcal decide`` could rank rows.
 
     python examples/research/benchmark/decide_scores.py FOLDER ... [--adapted FOLDER]
         [--draws 20] [--error 0.1] [--labels 50 100 200]
@@ -106,7 +106,7 @@ SCORES: Mapping[str, Callable[[Rows, Rows], Float64s]] = {
 def read_rows(
     scaled: ScaledLogits, domain: Domain, rows: Integers, labels: Labels
 ) -> tuple[Rows, Integers, tuple[Float64s, float]]:
-    """Return a sample of labelled rows, their row numbers, their logits, and T."""
+    """Return a sample of labelled rows, with row numbers, logits and T."""
     has_label = np.flatnonzero(labels >= 0)
     most = min(len(has_label), MOST_CLASS_VALUES // domain.n_classes)
     chosen = np.sort(np.random.default_rng(0).permutation(has_label)[:most])

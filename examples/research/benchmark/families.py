@@ -153,9 +153,6 @@ def _extract(data: Path, name: str, path: Path, seed: int) -> None:
     extracted(SHIFTS[name], Data(data, path.parent)).path.replace(path)
 
 
-# The families on which the first settings were chosen.
-
-
 def _office(data: Path) -> dict[str, Maker]:
     names = permutations(("amazon", "caltech", "dslr", "webcam"), 2)
     return {

@@ -82,11 +82,11 @@ class Point:
 class _Target:
     """Target rows of one file: rows that can be labelled, and test rows."""
 
-    logits: Float32s  # logits of the rows that can be labelled
+    logits: Float32s
     labels: Labels
-    right: Float64s  # 1 if the row is classified correctly, else 0
-    forecast: Float64s  # probability of a right prediction, as estimated by ``covcal pick``
-    frame: Float32s  # logits of the rows whose mean confidence is matched
+    right: Float64s  # 1 if the row is classified correctly, else 0.
+    forecast: Float64s  # Probability that ``covcal pick`` gives to a right prediction.
+    frame: Float32s  # Logits of a sample of the rows that can be labelled.
     test_logits: Float32s
     test_right: Booleans
 
@@ -218,7 +218,7 @@ def points_of(
         if not features.is_file():
             features.parent.mkdir(parents=True, exist_ok=True)
             case.make(features, seed)
-        if adapting:  # the same adapted file as run.py
+        if adapting:  # run.py uses the same adapted file
             settings = CompareSettings(adapt=AdaptSettings(device="cpu"))
             features = record_of(Run(case.shift, features, seed), folder, settings).measured
         kind = "label-curve" if adapting else "label-curve-without-adapt"

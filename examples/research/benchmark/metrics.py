@@ -139,7 +139,7 @@ def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, l
     if nannyml:
         try:
             tables["CBPE"] = by_nannyml(inputs)
-        except Exception as error:  # NannyML refuses files without one of the classes
+        except Exception as error:  # NannyML raises an error if a class has no rows
             print(f"{path.stem}: CBPE: {type(error).__name__}: {error}", file=sys.stderr)
     return tables, inside, len(classes)
 

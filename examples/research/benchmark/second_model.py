@@ -16,7 +16,7 @@ points:
 - FRAP: the mean probability that the second model gives to the predicted class, corrected by the
   error of this estimate on the source
 
-With ``--own``, three second models are trained on the features of source training rows: logistic
+With ``--own``, three more classifiers are trained on the features of source training rows: logistic
 regression, nearest neighbours and extremely randomised trees. The table has the estimates *rule*
 and *agreement*, and the mean of *rule* and *agreement*. A star marks features that are standardised
 separately in each domain.
@@ -190,7 +190,7 @@ def measure(case: Case, data: Path, folder: Path, *, own: bool) -> tuple[int, Er
         truth = float((target.logits(rows).argmax(axis=1) == read_labels(target, rows)).mean())
         errors = {name: 100 * abs(value - truth) for name, value in accuracies.items()}
         text = ", ".join(f"{name} {value:.1f}" for name, value in errors.items())
-        print(f"{case.shift} with the second model {kind}: {text}", file=sys.stderr, flush=True)
+        print(f"{case.shift}, second model {kind}: errors {text}", file=sys.stderr, flush=True)
         return target.n_classes, errors
 
 
@@ -206,7 +206,8 @@ def gain(errors: dict[str, list[Errors]], method: str) -> str:
     mean = sum(map(sum, gains.values())) / n
     spread = sum((sum(values) - len(values) * mean) ** 2 for values in gains.values())
     error = math.sqrt(families / max(1, families - 1) * spread) / n
-    return f"{method}: gain {mean:.2f} points (standard error {error:.2f}, {families} families)"
+    deviation = f"standard error {error:.2f} over {families} families"
+    return f"The error of {method} is {mean:.2f} points below the error of rule ({deviation})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -216,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--features", type=Path, required=True, help="folder of features files")
     add("--half", choices=HALVES, default="choose")
     add("--families", nargs="+", choices=FAMILIES, metavar="FAMILY")
-    add("--own", action="store_true", help="train three second models on the features")
+    add("--own", action="store_true", help="train three more classifiers on the features")
     options = parser.parse_args(arguments)
     by_kind, by_classes = defaultdict(list), defaultdict(list)
     by_family: dict[str, list[Errors]] = defaultdict(list)

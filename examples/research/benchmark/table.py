@@ -68,7 +68,7 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield _CAPTION_OF_ECE
         yield markdown(_methods(half))
         yield f"### Every metric: {half.title}"
-        yield "Means over the shifts on which the metric is defined. The values are not in percent."
+        yield "The table has means over the shifts on which the metric is defined, as fractions."
         yield markdown(_metrics(half.comparison))
         yield f"### Families: {half.title}"
         yield (
@@ -81,16 +81,16 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield _harm(half)
         yield f"### The estimated accuracy: {half.title}"
         yield (
-            "Mean error of the estimated accuracy in points, share of shifts whose range contains "
-            "the true accuracy, and mean width of the range. The accuracy is estimated on the "
-            "target's training and validation rows, without labels. The accuracy of the test rows "
-            "has sampling noise, which the range does not include."
+            "*error* is the mean error of the estimated accuracy in points. *contained* is the "
+            "share of shifts whose range contains the true accuracy. *width* is the mean width of "
+            "the range. The accuracy is estimated on the target's training and validation rows, "
+            "without labels. The range does not allow for the sampling noise of the test rows."
         )
         yield markdown(_intervals([*own, half]))
         yield f"### Shift by shift: {half.title}"
         yield (
-            "ECE, estimated accuracy with its range, and true accuracy, in percent. All numbers "
-            "are means over seeds."
+            "The table has ECEs and accuracies in percent, as means over seeds. The range of the "
+            "estimated accuracy is in brackets."
         )
         yield markdown(_shifts(half))
     for family in families:

@@ -44,7 +44,7 @@ def split_pair(source: Part, target: Part, *, paired: bool = False) -> Pair:
 
 
 def classified(family: str, name: str, pair: Pair, classifier: Classifier) -> builders.Shift:
-    """Train a classifier on the source's training rows, and return both domains with its logits.
+    """Train a classifier on source training rows, and return both domains with the logits.
 
     Classes without a training row are removed from both domains.
     """

@@ -50,7 +50,7 @@ def cut_windows(series: Values, length: int) -> Values:
 def sensor_shift(
     family: str, name: str, domains: tuple[Part, Part], classifier: Classifier
 ) -> Shift:
-    """Return a shift between two sets of windows, standardised by the source."""
+    """Return a shift between two sets of time windows, standardised by source statistics."""
     source, target = domains
     mean = source[0].mean(axis=0)
     scale = np.maximum(source[0].std(axis=0), _SMALLEST_SCALE)
@@ -155,7 +155,7 @@ def _recordings(dataset: str, part: str) -> tuple[list[Values], list[str]]:
 
 @cache
 def _windows(dataset: str, part: str, length: int) -> tuple[Values, Values, Values]:
-    """Return for each time window its statistics, its label, and its position (0 to 1)."""
+    """Return the statistics, the label and the position (0 to 1) of each time window."""
     series, labels = _recordings(dataset, part)
     classes = sorted(set(_recordings(dataset, "TRAIN")[1]))
     inputs, truth, parts = [], [], []

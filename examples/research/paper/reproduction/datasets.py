@@ -56,7 +56,7 @@ _WANTED = {
 
 
 def find_digits(name: str, data: Path) -> Reader:
-    """Find the files of a data set of digits, and return a function that reads them.
+    """Find the files of a data set of digits, and return a function that reads the files.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def find_digits(name: str, data: Path) -> Reader:
         ``svhn-unseen`` has only SVHN's test digits, in splits of 60/15/25 %. ``svhn-unseen`` is for
         classifiers that were trained on SVHN's training digits.
     data : Path
-        Folder to search. Its subfolders ``NAME`` and ``NAME/raw`` are searched too.
+        Folder to search. The subfolders ``NAME`` and ``NAME/raw`` are searched too.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def find_digits(name: str, data: Path) -> Reader:
     Raises
     ------
     MissingDataError
-        If files are missing, with their names and source.
+        If files are missing. The message says where to get the files.
     """
     name, _, unseen = name.partition("-")
     folders = [

@@ -43,7 +43,7 @@ def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
     Raises
     ------
     MissingDataError
-        If files are missing, with their names and source.
+        If files are missing. The message says where to get the files.
     """
     if shift.model is None:
         source, target = (

@@ -1,4 +1,4 @@
-"""Draw the paper's reliability diagrams and its box plot of importance weights."""
+"""Draw the reliability diagrams and the box plot of importance weights of the paper."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,7 +92,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
 
 
 def shrink(path: Path) -> None:
-    """Reduce the width and the colours of a .png file, which makes it five times smaller."""
+    """Make a .png file about five times smaller, with less width and fewer colours."""
     from PIL import Image
 
     with Image.open(path) as image:

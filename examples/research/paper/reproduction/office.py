@@ -25,7 +25,7 @@ _ENDINGS = {".jpg", ".jpeg", ".png"}
 
 
 def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reader:
-    """Find the files of one domain, and return a function that reads them.
+    """Find the files of one domain, and return a function that reads the files.
 
     With a `model`, the domain is in Office31, otherwise in Office-Caltech10.
 
@@ -44,7 +44,7 @@ def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reade
     Raises
     ------
     MissingDataError
-        If files are missing, with their names and source.
+        If files are missing. The message says where to get the files.
     """
     if model is None:
         path = data / STAND_IN
