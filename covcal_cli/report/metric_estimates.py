@@ -24,11 +24,11 @@ ALL_CLASSES = "all classes"
 UNKNOWN = "A range of 0 to 100 % contains no information: label rows with covcal pick."
 TOO_FEW = "too few rows"
 TOO_FEW_ROWS = (
-    f'"{TOO_FEW.capitalize()}" means fewer than 5 rows of the class, or for the precision '
-    "fewer than 5 rows predicted as the class."
+    f'"{TOO_FEW.capitalize()}" means fewer than 5 rows of the class. For the precision, '
+    f'"{TOO_FEW}" means fewer than 5 rows predicted as the class.'
 )
 LEAST, MOST = "--fail-below", "--fail-above"
-# (metric, limit, option): --fail-above for a cost, else --fail-below.
+# (metric, limit, option). The option is --fail-above for a cost, else --fail-below.
 MetricLimit = tuple[Wanted, float, str]
 
 
@@ -67,8 +67,8 @@ def metric_gate(
 ) -> GateResult:
     """Compare an estimated metric with its limit.
 
-    `end` says which end of the range is compared, by default the worse end. Raises `CovcalError` if
-    a metric of two classes does not name the class.
+    `end` says which end of the metric's range is compared (default: the worse end). Raises
+    `CovcalError` if a metric of two classes does not name the class.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
@@ -154,7 +154,7 @@ def metric_table(
 
 
 def is_unknown(estimate: MetricEstimate) -> bool:
-    """Return whether the range of a metric is 0 to 1, so that the metric is unknown."""
+    """Return whether the range of a metric is 0 to 1, which says nothing about the metric."""
     low, high, is_cost = estimate.low, estimate.high, estimate.metric == COST
     return not is_cost and low is not None and high is not None and low < _ALL and high > 1 - _ALL
 

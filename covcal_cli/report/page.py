@@ -195,11 +195,11 @@ def _beside_range(content: ReportContent) -> str:
             inside.append(name)
         else:
             gap = "high" if value > best.high else "low"
-            text += f" The confidence {name} is outside this range, so it is probably too {gap}."
+            text += f" The confidence {name} is outside the grey bar: it is probably too {gap}."
     if len(inside) == 2:
-        text += " Both confidences are inside this range, so it does not show which one is right."
+        text += " Both confidences are inside the grey bar, so each confidence may be right."
     elif inside:
-        text += f" The confidence {inside[0]} is inside this range, so it may be right."
+        text += f" The confidence {inside[0]} is inside the grey bar, so it may be right."
     return text
 
 
@@ -319,7 +319,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
         texts[0] += (
             f" The {level} intervals in parentheses come from {evaluation.resamples} resamples. By "
             "chance, even a perfect calibration has a measured ECE above 0. The interval of "
-            "the ECE accounts for this."
+            "the ECE takes this chance effect into account."
         )
     notes = "".join(f"<p>{safe(text)}</p>" for text in texts)
     yield section("Metrics", metrics_table(evaluation) + notes)
@@ -374,8 +374,8 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
         own = calibration.labelled_rows
         if used is not None and (own is None or own.n != used.n):
             texts.append(
-                f"The calibration used {own.n if own else 'no'} labels, but the estimated "
-                f"accuracy used {used.n}, so their accuracies differ."
+                f"The calibration used {own.n if own else 'no'} labels, and the estimates on this "
+                f"page used {used.n} labels. So they have different accuracies."
             )
         texts += [f"Warning: {text}" for text in calibration.warnings]
         texts += [f"Note: {text}" for text in calibration.notes]

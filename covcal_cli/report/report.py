@@ -34,9 +34,9 @@ def report(
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
 
-    If target rows have labels, the page shows measurements. Otherwise, it shows estimates with the
-    settings of the first calibration. If a row can have several labels, the page also has a section
-    for each label. The same input always gives the same bytes.
+    If target rows have labels, the page shows measurements. Without labels, the page shows
+    estimates with the settings of the first calibration. If a row can have several labels, the page
+    also has a section for each label. The same input always gives the same bytes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def report(
     output : str or Path
         The HTML file to write.
     settings, networks
-        See `evaluate`.
+        The settings and the networks file that `evaluate` uses.
     names : sequence of str
         Names of the calibrations in the page.
     decision : str or Path, optional

@@ -37,7 +37,7 @@ Points = Sequence[tuple[float, float]]  # accepted shares with their errors
 
 
 class Lines(str):
-    """A table cell with several lines. It must not contain text from a user or a file."""
+    """A table cell with several lines. The lines must not contain text from a user or a file."""
 
     __slots__ = ()
 
@@ -324,7 +324,7 @@ def acceptance(
 ) -> str:
     """Return the HTML section about a decision.
 
-    `metrics` are those of the decision's calibration.
+    `metrics` are the metrics of the decision's calibration.
     """
     curve = () if metrics is None else measured_curve(metrics)
     texts = [sentence(decision), *(() if measured is None else _in_words(measured))]
@@ -332,7 +332,7 @@ def acceptance(
     if decision.accepts_rows:
         figure = diagram(decision, curve)
         has_range = any(point.low < point.high for point in decision.curve)
-        key = f"The line shows the expected error{', and the area its range' * has_range}."
+        key = f"The line shows the expected error.{' The area shows its range.' * has_range}"
         if decision.share:
             key += " The vertical line shows the share of accepted rows."
         if curve:

@@ -111,7 +111,7 @@ class Timeline:
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield lists of successive periods of one calibration for which `has` returns a value."""
+        """Yield lists of successive periods with the same calibration and a value from `has`."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -362,7 +362,7 @@ _ACCURACY, _EVIDENCE = 240, 120
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56
 _EVIDENCE_NOTE = (
-    "The evidence says how many times more likely the rows are if something has changed. "
+    "The evidence says how many times more likely the rows are with a change than without. "
     "Evidence above the dashed line raises an alarm."
 )
 _LEAST_P = 0.0001
@@ -590,7 +590,7 @@ def _evidence_drawing(trend: Timeline) -> _Drawing:
         *field.line("evidence", _evidence),
         *_alarms(field),
     ]
-    words = f"Evidence for a change, now a factor of {_power(round(evidence[-1]))}"
+    words = f"The evidence for a change is now {_power(round(evidence[-1]))} to 1"
     return field.drawing(words, ticks, marks)
 
 

@@ -1,6 +1,6 @@
 """Decide the verdict of a report: advice, and its reasons.
 
-With target labels, every statement is statistically significant. Every class is tested, because an
+With target labels, the verdict states only significant results. Every class is tested, because an
 average can hide a class with a wrong confidence. Without labels, the verdict uses the estimated
 accuracy, and says that nothing was measured.
 """
@@ -252,7 +252,7 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# An ECE below NEGLIGIBLE does not matter. The interval of a good ECE ends below NARROW.
+# An ECE below NEGLIGIBLE does not matter. An ECE is good if its interval ends below NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 # Smallest change that matters. If every confidence is wrong by NARROW, the Brier score rises by at
 # least NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
@@ -263,16 +263,16 @@ _NAMED = 4
 _END_OF_FACT = re.compile(r"[.:;] ")  # A warning begins with the fact, and details follow.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
-    "Trust the confidence in",
-    "Nothing is proved about the confidence in",
-    "Do not trust the confidence in",
+    "Trust the confidence for {labels}.",
+    "Nothing is proved about the confidence for {labels}.",
+    "Do not trust the confidence for {labels}.",
 )
 _USE_LABEL = (
     "Calibration does not change the predicted class: use the columns label and confidence, and "
     "review rows with a confidence below 50 % first."
 )
 BASIS = "This verdict uses no target labels: covcal evaluate measures with labels"
-_LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
+_LABELS_HELP = "Label about 50 rows to estimate the accuracy, or a few hundred rows to measure it."
 
 
 @dataclass(frozen=True)
@@ -300,10 +300,11 @@ def verdict(content: ReportContent) -> Verdict:
     if measured is not None and measured.accepted_error is not None and decision.error is not None:
         low, _ = wilson(measured.accepted_error, measured.accepted, decision.certainty)
         if low > decision.error:
-            claim = "promises that" if decision.is_promise else "expects that"
+            promises = "promises" if decision.is_promise else "expects"
+            wrong = f"{measured.wrong} of {measured.accepted} accepted rows with a label"
             doubt = (
-                f"{content.decided} {claim} at most {limit} of the accepted rows are wrong, "
-                f"but {measured.wrong} of {measured.accepted} accepted rows with a label are wrong."
+                f"{content.decided} {promises} that at most {limit} of the accepted rows are "
+                f"wrong. But {wrong} are wrong."
             )
             return replace(result, sentences=(doubt, *result.sentences))
     if not decision.is_promise or not is_of_file or class_order_action(content.calibration):
@@ -319,7 +320,7 @@ def verdict(content: ReportContent) -> Verdict:
         f"rows{group} are wrong ({certainty} certainty)"
     )
     if result.tone != "good":
-        headline += ". Do not rely on the confidence of the other rows yet"
+        headline += ". Do not rely on the confidence of rows that are not accepted"
     tone: Tone = "mixed" if result.tone == "bad" else result.tone
     return Verdict(tone, headline, (f"{result.headline}.", *result.sentences))
 
@@ -350,7 +351,7 @@ def sentence(decision: Decision) -> str:
         of = "these rows" if above is not None else "these rows of every group"
         return f"{rows} At most {limit} of {of} are wrong, with {certainty} certainty."
     if limit is None:
-        rows += " According to an estimate, this share has the lowest cost."
+        rows += " The estimated cost is lowest if these rows are accepted."
     expected = ""
     if decision.expected is not None:
         error = decision.expected
@@ -376,7 +377,7 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
     for tone, advice in zip(_TONES, _ADVICE, strict=True):
         names = [label for label in labels if verdicts[label].tone == tone]
         if names:
-            sentences.append(f"{advice} {listed(names)}.")
+            sentences.append(advice.format(labels=listed(names)))
     measured = [content.evaluation for content in labels.values() if content.evaluation is not None]
     if len(measured) < len(labels):
         names = [label for label, content in labels.items() if content.evaluation is None]
@@ -400,7 +401,7 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
 
 
 def off(content: ReportContent) -> float:
-    """Return the ECE after calibration: measured, or without labels estimated."""
+    """Return the ECE after calibration, which is estimated if there are no labels."""
     if content.evaluation is not None:
         return content.evaluation.metrics[content.name].ece
     after = content.calibration.target_confidence[1]
@@ -438,7 +439,7 @@ def _differences(evaluation: Evaluation, name: str, against: str = NONE) -> list
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return tone and headline of a verdict on labelled rows."""
+    """Return the tone and the headline of a verdict on labelled rows."""
     evaluation = evaluation.judged
     level = evaluation.level
     gap = MeanGap.of(evaluation.metrics[name].bins, level)
@@ -457,7 +458,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
         if gap.direction:
             off = f"is {gap.sentence} on average"
         if directions == {-1} and gain >= NEGLIGIBLE:
-            return "mixed", f"Better than before, but do not rely on it: the confidence {off}"
+            return "mixed", f"Do not rely on the confidence: calibration improved it, but it {off}"
         worse = f", and {name} makes it worse" if is_worse and matters else ""
         return "bad", f"Do not trust the confidence: it {off}{worse}"
     if classes.off:
@@ -475,11 +476,11 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     error = f"the confidence may be off by up to {points(most)} points"
     if least >= NEGLIGIBLE:
         error = f"the calibration error (ECE) is {ece}"
-    rows = "1 row is" if evaluation.n == 1 else f"{evaluation.n} rows are"
+    few = "1 row is too few" if evaluation.n == 1 else f"{evaluation.n} rows are too few"
     action = "Label more rows"
     if evaluation.in_all_splits:
         action = f"Measure all {evaluation.in_all_splits:,} labelled rows with --split all"
-    return "mixed", f"{action}: {error}, and {rows} too few to prove more{little}"
+    return "mixed", f"{action}: {error}, and {few} to prove a smaller error{little}"
 
 
 def no_calibration(evaluation: Evaluation) -> str:
@@ -498,7 +499,7 @@ def is_large(change: Difference) -> bool:
 
 
 def where_off(classes: ClassGaps) -> str:
-    """Name the classes with a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
+    """Name the classes with a wrong confidence, as in ``where 3 is predicted (too high)``."""
     named = classes.off[:_NAMED]
     parts: list[str] = []
     for word in ("too high", "too low"):
@@ -577,15 +578,15 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
         for direction in (1, -1)
     )
     if worse and better:
-        conclusion = f"the calibration is better by {better} and worse by {worse}"
+        conclusion = f"the calibration has a better {better}, but a worse {worse}"
     elif worse:
-        conclusion = f"the calibration is worse by {worse}"
+        conclusion = f"the calibration has a worse {worse}"
     elif better:
-        conclusion = f"the calibration is better by {better}"
+        conclusion = f"the calibration has a better {better}"
     else:
         conclusion = "the calibration is not significantly better or worse"
     if (worse or better) and not any(change.direction and is_large(change) for change in changes):
-        conclusion += ", but too little to matter"
+        conclusion += ", but the change is too small to matter"
     return [f"Compared with the uncalibrated classifier on the same rows, {conclusion}."]
 
 
@@ -656,7 +657,7 @@ def basis(estimation: "Estimation") -> str:
 def unmeasured_action(
     calibration: Calibration, ends: tuple[float, float] | None = None
 ) -> tuple[Tone, str]:
-    """Return tone and headline of a verdict without labels.
+    """Return the tone and the headline of a verdict for rows without labels.
 
     `ends` is the range of the estimated accuracy, by default the range in the calibration.
     """
@@ -678,7 +679,7 @@ def unmeasured_action(
     if calibration.labelled_rows is not None:
         return "mixed", (
             f"Use the calibration, which is fitted to {calibration.labelled_rows.n} labels. "
-            "Measure it on other labelled rows when you can"
+            "Measure the calibration on other labelled rows when you can"
         )
     if ends is None:
         return "mixed", "Label 50 rows first: the accuracy on the target is not estimated"
@@ -690,9 +691,9 @@ def unmeasured_action(
     if before is not None and after is not None and after - before > NARROW:
         return "mixed", (
             "Label 50 rows first: the calibration raises the confidence by "
-            f"{points(after - before)} points, and only source labels support this"
+            f"{points(after - before)} points, and only source labels support a rise"
         )
-    return ("mixed", "Use the calibration, and label some rows when you can: nothing was measured")
+    return "mixed", "You can use the calibration, but no label has tested it yet: label some rows"
 
 
 def asks_for_labels(headline: str) -> bool:
@@ -701,18 +702,16 @@ def asks_for_labels(headline: str) -> bool:
 
 
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
-    """Return tone and headline of the verdict if the class order seems wrong, else None."""
+    """Return the tone and the headline if the class order seems wrong, else None."""
     accuracy = calibration.source_accuracy
     if accuracy is None or accuracy.class_order is None:
         return None
     if accuracy.negated is not None:
-        fault = "the outputs are negated. Change their sign"
+        fault, remedy = "the outputs are negated", "Change the sign of the outputs"
     else:
-        fault = (
-            "the classes seem to be in the wrong order. Name them in the model's order with "
-            "--classes"
-        )
-    return "bad", f"Do not use this calibration: {fault}, and extract again"
+        fault = "the classes seem to be in the wrong order"
+        remedy = "Name the classes in the model's order with --classes"
+    return "bad", f"Do not use this calibration, because {fault}. {remedy}, and extract again"
 
 
 def _sentence(text: str) -> str:

@@ -418,7 +418,7 @@ def test_an_estimate_repeats_the_verdict_on_its_calibration(
 ) -> None:
     done = covcal("decide", "--error", 0.1, cwd=folder).require_success()
     assert "note: cal.json: Label 50 rows first: " in done.err
-    bad = "bad", "Do not use this calibration: the classes seem to be in the wrong order"
+    bad = "bad", "Do not use this calibration, because the classes seem to be in the wrong order"
     monkeypatch.setattr("covcal_cli.report.verdict.class_order_action", lambda _: bad)
     done = covcal("decide", "--error", 0.1, "-f", "-q", cwd=folder).require_success()
     assert f"warning: cal.json: {bad[1]}" in done.err
@@ -629,13 +629,13 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     assert "</strong><p>Rows with a confidence above" in page
     assert "This is not a promise." in page
     # The page describes an area exactly if the diagram has one.
-    assert "the area its range" in page
+    assert "The area shows its range" in page
     content = json.loads((folder / "decide.json").read_text())
     for point in content["curve"]:
         point["low"] = point["high"] = point["error"]
     write_document(content, folder / "decide.json", force=True)
     covcal("report", "features.h5", "-c", "cal.json", *report[1:], cwd=folder).require_success()
-    assert "the area its range" not in (folder / "report.html").read_text(encoding="utf-8")
+    assert "The area shows its range" not in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_verdict_of_a_report_begins_with_a_promise(labelled: Path) -> None:
@@ -659,7 +659,7 @@ def test_the_verdict_of_a_report_begins_with_a_promise(labelled: Path) -> None:
         file["target/labels"][rows] = (file["target/labels"][rows] + 1) % 3
     shown = covcal(*report, "--decide", "decide.json", cwd=labelled).require_success().out
     assert "You may accept" not in shown
-    assert "decide.json promises that at most 15 % of the accepted rows are wrong, but" in shown
+    assert "decide.json promises that at most 15 % of the accepted rows are wrong. But" in shown
 
 
 def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> None:

@@ -128,7 +128,9 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     steps = [done, covcal("calibrate", "--force", cwd=tmp_path), covcal("estimate", cwd=tmp_path)]
     assert [("\nnext: " in f"\n{step.err}") for step in steps] == [not turned] * 3
     verdict = covcal("inspect", "cal.json", cwd=tmp_path).require_success().out
-    assert ("Do not use this calibration: the classes seem to be in the" in verdict) == bool(turned)
+    assert (
+        "Do not use this calibration, because the classes seem to be in the" in verdict
+    ) == bool(turned)
 
 
 def test_a_run_with_classes_in_the_wrong_order_exports_no_model(tmp_path: Path) -> None:

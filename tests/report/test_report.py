@@ -173,12 +173,12 @@ class TestVerdict:
         content = json.loads(document.read_text())
         stronger = 1.3 * content["temperatures"]["forecaster"]
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
-        assert "Better than before, but do not rely on it: the confidence is too" in page.words
-        assert "the calibration is better by" in page.words
+        assert "Do not rely on the confidence: calibration improved it, but it is too" in page.words
+        assert "the calibration has a better" in page.words
         # A proved gain of a hundredth of a point changes no advice.
         tiny = calibrated(folder, name="c.json", forecaster=1.001)
         page = reported(folder, "-c", str(tiny), "-f")
-        assert "the calibration is better by" in page.words
+        assert "the calibration has a better" in page.words
         assert "Do not trust the confidence: it is too" in page.words
 
     def test_a_later_calibration_that_is_proved_better(self, folder: Path) -> None:
@@ -196,7 +196,7 @@ class TestVerdict:
         """The confidence before calibration is wrong too."""
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
         assert "on average, and temp makes it worse." in page.words
-        assert "the calibration is worse by" in page.words
+        assert "the calibration has a worse" in page.words
 
     def test_harm_that_overlapping_intervals_would_hide(self, tmp_path: Path) -> None:
         """Rows that are judged twice tell a small harm apart."""
@@ -222,9 +222,7 @@ class TestVerdict:
         page = reported(tmp_path, "-c", str(document))
         assert "Use this confidence: " in page.words
         assert " points. temp makes the confidence worse, but too little to matter." in page.words
-        assert (
-            "the calibration is worse by ECE and log loss, but too little to matter." in page.words
-        )
+        assert "has a worse ECE and log loss, but the change is too small to matter." in page.words
         shown = covcal("evaluate", "-c", document, "--bootstrap", 100, cwd=tmp_path).out
         assert "Significantly worse by log loss, ECE, but too little to matter" in shown
 
@@ -275,7 +273,7 @@ class TestVerdict:
         page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
         assert re.search(
             r"Measure all 840 labelled rows with --split all: the confidence may be off by up to "
-            r"\d+ points, and 40 rows are too few to prove more",
+            r"\d+ points, and 40 rows are too few to prove a smaller error",
             page.words,
         )
 
@@ -332,7 +330,7 @@ class TestVerdict:
         assert means
         for name, mean in means:
             outside = re.search(
-                rf"The confidence {name}( calibration)? is outside this range", page.words
+                rf"The confidence {name}( calibration)? is outside the grey bar", page.words
             )
             assert (outside is not None) == (not low <= float(mean) <= high)
         assert "estimated accuracy" in page.words
