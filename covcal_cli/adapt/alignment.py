@@ -1,9 +1,10 @@
 """Train the feature network psi, the forecaster's head and the domain discriminator D-bar together.
 
-The head predicts the labels of source rows, and D-bar predicts the domain of a row. Psi learns
-features from which the head predicts well. A gradient reversal layer also trains psi to mislead
-D-bar (Ganin et al. 2016). At every check, a new linear classifier (a "probe") tests whether psi
-still separates the domains. The probe finds differences that D-bar misses (MATHEMATICS, section 5).
+The head predicts the labels of source rows, and the discriminator predicts the domain of a row. Psi
+learns features from which the head predicts well. A gradient reversal layer also trains psi to
+mislead the discriminator (Ganin et al. 2016). At every check, a new linear classifier (a "probe")
+tests whether psi still separates the domains. The probe finds differences that the discriminator
+misses (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +57,7 @@ class Alignment:
 
 
 class Aligner:
-    """A trainer for the networks psi, head and D-bar of all ensemble members."""
+    """A trainer for the feature networks, heads and discriminators of all ensemble members."""
 
     def __init__(
         self, rows: TrainingRows, settings: Settings, seed: int, device: torch.device
@@ -116,8 +117,7 @@ class Aligner:
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
         good = [0] * settings.members  # How many checks in a row found overlapping domains.
         while self._iteration < total and running:
-            # Networks that have stopped are trained further, because their steps take no extra
-            # time.
+            # Stopped networks are trained further, because their steps take no extra time.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()

@@ -186,7 +186,7 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 
 _MOMENTUM = 0.9
-# With AdamW's usual first beta of 0.9, psi and D-bar only oscillate.
+# With AdamW's usual first beta of 0.9, psi and the discriminator only oscillate.
 _BETAS = (0.5, 0.99)
 # A function of gradients, learning rate and weight decay that changes weights in place.
 Update = Callable[[list[Tensor], float, float], None]

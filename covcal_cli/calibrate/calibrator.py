@@ -290,8 +290,7 @@ class Calibrator:
         columns = None if names is None else names.tolist()
         require_like_fit(rows, logits, len(self.classes_), columns, "Calibrator")
         require_class_order(self.classes_, logits, "logits")
-        # Class votes can look like logits, so few rows are compared with the logits passed to
-        # `fit`.
+        # Class votes can look like logits, so compare few rows with the logits passed to `fit`.
         share, largest = getattr(self, "_share_and_largest", (1.0, math.inf))
         is_unlike = share ** len(rows) < _UNLIKELY or rows.max(axis=1).min() > 2 * largest
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2

@@ -169,8 +169,8 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} needs T = "
-            f"{match.temperature:.4g}. But cot never uses a lower T than the method temp, so T is "
-            f"{least:.4g}"
+            f"{match.temperature:.4g}. But the method cot never uses a lower T than the method "
+            f"temp, so T is {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)

@@ -50,7 +50,7 @@ RANGE_OF_BOTH = (
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     """Return the labelled target rows that a fit should use, or None.
 
-    Raises `CovcalError` if labels are damaged, or if labels="marked" and there are none.
+    Raises `CovcalError` if labels are damaged, or if labels="marked" and there are no labels.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:

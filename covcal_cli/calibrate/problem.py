@@ -403,10 +403,10 @@ class Problem:
     def least_temperature(self, forecaster: ForecasterName) -> float:
         """Return the lowest T, at most 1, that is allowed without target labels.
 
-        With at least 10 source errors, the lowest T is the temperature that the method ``temp``
-        fits. With fewer than 10 errors, the lowest T is the upper end of the likelihood interval of
-        T. The lowest T is 1 if the source is not under-confident and T = 1 has a significantly
-        lower log loss. With few errors, the Brier score can give too low a T.
+        With at least 10 source errors, the lowest allowed T is the temperature of the method
+        ``temp``. With fewer source errors, the lowest allowed T is the upper end of the likelihood
+        interval of T. The lowest allowed T is 1 if the source is not under-confident and T = 1 has
+        a significantly lower log loss. With few errors, the Brier score can give too low a T.
         """
         temperature = self.fit(forecaster).temperature
         if temperature >= 1:
