@@ -114,6 +114,8 @@ def calibrate(
         screen = "" if to_stdout else answer(calibration)
         screen = f"{screen}\n\n{details(calibration, every_check=True)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)
+        if calibration.source_accuracy is not None and calibration.source_accuracy.imbalance:
+            notes.append(calibration.source_accuracy.imbalance)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
     hint: str | None = following(path, output)

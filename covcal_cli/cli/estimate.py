@@ -163,8 +163,10 @@ def estimate(
             )
         for text in estimation.notes:
             console.detail(f"note: {text}")
-        if estimation.source_accuracy is not None and estimation.source_accuracy.doubt:
-            console.warn([estimation.source_accuracy.doubt])
+        if (of_source := estimation.source_accuracy) is not None:
+            console.warn([of_source.doubt] if of_source.doubt else [])
+            if of_source.imbalance and not estimation.metrics:
+                console.note(of_source.imbalance)
         console.warn(sentences_of_failed(estimation.estimates[0].guards))
 
     def render(kind: str) -> str:

@@ -135,6 +135,7 @@ def pick(
     from covcal_cli.labels.pick import pick as draw
     from covcal_cli.labels.sheet import sheet_text
     from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO
+    from covcal_cli.maths.source_accuracy import METRICS_COMMAND
     from covcal_cli.multilabel import for_first_label
     from covcal_cli.records import json_of
 
@@ -206,6 +207,12 @@ def pick(
             f"{decision} is a promise already. With more labels, the promise stays valid but "
             "covers only a few more rows"
         )
+    elif not decisions and (rare := _rarely_drawn(picked)):
+        console.note(
+            f"{rare}. To draw more rows of this class, run covcal decide --error 0.2 --promise-by "
+            f"predicted -o rare.json, and covcal pick -n {count} --for rare.json -o rare.csv. "
+            f"Label these rows, and run {METRICS_COMMAND} --labels marked"
+        )
     elif count < needed:
         console.note(
             f"{decision} suggests {needed} labels: with {count} labels, a "
@@ -266,6 +273,21 @@ def _known_range(path: Path, document: Path) -> str:
     if "accuracy_low" not in estimates or sha256 not in {e.sha256 for e in calibration.inputs}:
         return ""
     return interval(estimates["accuracy_low"], estimates["accuracy_high"])
+
+
+def _rarely_drawn(picked: "PickReport") -> str:
+    """Return a sentence if one of two classes is predicted for few of the drawn rows, or ""."""
+    from covcal_cli.labels.metrics import LEAST_LABELS
+    from covcal_cli.maths.source_accuracy import RIGHT, WRONG
+
+    predicted, classes = picked.sheet.predicted, picked.classes
+    if not predicted or picked.sheet.several or len(classes) != 2 or classes == (RIGHT, WRONG):
+        return ""
+    count, rarest = min((predicted.count(name), name) for name in classes)
+    if count >= min(LEAST_LABELS, len(predicted) / 20):
+        return ""
+    verb = "is" if count == 1 else "are"
+    return f"{count} of these {len(predicted)} rows {verb} predicted as {printable(rarest)}"
 
 
 def _summary(picked: "PickReport", where: str, now: str) -> str:

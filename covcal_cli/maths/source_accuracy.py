@@ -22,12 +22,15 @@ _NOISE = 0.01
 _SKILL = {0.7: 0.6, 0.55: 0.75}
 # If the most frequent class has a share of 0.9, an AUROC needs 10 rows of other classes.
 _RARE, _FEWEST_RANKED = 0.9, 10
+# A smaller gain over always answering the most frequent class is little.
+_SMALL_GAIN = 0.02
 RIGHT, WRONG = "right", "wrong"
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
 # Another class order must raise the accuracy by 0.2 and by 4 standard deviations, on 20 rows.
 _BETTER, _BETTER_DEVIATIONS, _FEWEST_MOVED = 0.2, 4, 20
 _SHOWN_EXCHANGES = 3
 _SLIGHTLY = 0.05
+METRICS_COMMAND = "covcal estimate --metrics recall,precision"
 CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
 
 Scores = Callable[[Rows], Floats]
@@ -138,18 +141,29 @@ class SourceAccuracy:
             return self.class_order
         if not self._is_near_chance or self._ranks_well:
             return None
-        at_most = self._is_no_better_than(self.chance)
-        baseline, level = "guessing", self.chance
-        if self.majority is not None:
-            baseline, level = f"always answering {self.majority_class}", self.majority
-            at_most = self._is_no_better_than(self.majority)
-        worth = "no better than" if at_most else "little better than"
         ranking = ""
         if self.auroc is not None:
             ranking = f"; the AUROC is {self.auroc:.2f} (guessing gives 0.5)"
+        return f"{self._against_baseline}{ranking}. {CHECKS}"
+
+    @property
+    def imbalance(self) -> str | None:
+        """A note if the accuracy shows little, because most rows have one class, or None."""
+        if self.doubt is not None or self.majority is None or self.majority < _RARE:
+            return None
+        if self.share >= self.majority + _SMALL_GAIN or self.majority_class in (RIGHT, WRONG):
+            return None
+        return f"{self._against_baseline}. To judge the rare classes, run {METRICS_COMMAND}"
+
+    @property
+    def _against_baseline(self) -> str:
+        baseline, level = "guessing", self.chance
+        if self.majority is not None:
+            baseline, level = f"always answering {self.majority_class}", self.majority
+        worth = "no better than" if self._is_no_better_than(level) else "little better than"
         return (
             f"the classifier gets {100 * self.share:.1f} % of the source right, which is "
-            f"{worth} {baseline} ({100 * level:.1f} %){ranking}. {CHECKS}"
+            f"{worth} {baseline} ({100 * level:.1f} %)"
         )
 
     @property

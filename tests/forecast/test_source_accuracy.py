@@ -92,7 +92,13 @@ def imbalanced(skill: float, classes: int, share: float = 0.95) -> SourceAccurac
 @pytest.mark.parametrize("share", [0.95, 0.6])
 def test_an_imbalanced_table_is_doubted_only_without_skill(classes: int, share: float) -> None:
     """The accuracy is that of the majority class either way; only the ranking tells them apart."""
-    assert imbalanced(2.0, classes, share=share).doubt is None
+    skilled = imbalanced(2.0, classes, share=share)
+    assert skilled.doubt is None
+    # calibrate and estimate then say how little the accuracy shows.
+    assert ("better than always answering other (94.5 %)" in (skilled.imbalance or "")) == (
+        share > 0.9
+    )
+    assert imbalanced(0.0, classes, share=share).imbalance is None
     doubt = imbalanced(0.0, classes, share=share).doubt or ""
     assert "no better than always answering other (" in doubt
     assert "; the AUROC is 0.5" in doubt or "; the AUROC is 0.4" in doubt

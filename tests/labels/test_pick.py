@@ -3,14 +3,17 @@
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
+from covcal_cli.cli.pick import _rarely_drawn
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.filled_sheet import read_sheet
-from covcal_cli.labels.pick import PickSettings, pick
+from covcal_cli.labels.pick import PickReport, PickSettings, pick
 from covcal_cli.labels.score import forecasters_of, in_words, score, score_blocks
 from covcal_cli.maths.softmax import Scaling
 from tests.cli_runner import covcal
@@ -186,6 +189,19 @@ def test_confidence_that_looks_certain_promises_no_exact_accuracy(tmp_path: Path
     # Of rows drawn alike, 1 in 400 wrong: the least that an estimate by labels takes for possible.
     exact = 1.96 * np.sqrt((1 - 40 / 250) * 0.0025 * 0.9975 / 40)
     assert found.half_width == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rare", "rows", "sentence"),
+    [(1, 100, "1 of these 100 rows is predicted as fraud"), (0, 8, "0 of these 8"), (3, 40, "")],
+)
+def test_rows_of_a_rare_class_are_counted(rare: int, rows: int, sentence: str) -> None:
+    """Too few rows predicted as one of two classes tell nothing about this class."""
+    sheet = SimpleNamespace(several={}, predicted=["fraud"] * rare + ["ok"] * (rows - rare))
+    picked = SimpleNamespace(sheet=sheet, classes=("ok", "fraud"))
+    assert _rarely_drawn(cast("PickReport", picked)).startswith(sentence)
+    picked.classes = ("ok", "fraud", "spam")
+    assert not _rarely_drawn(cast("PickReport", picked))
 
 
 def test_the_sheet_is_printed_when_asked(picked: Path) -> None:
