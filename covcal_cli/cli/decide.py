@@ -202,7 +202,9 @@ def answer(decision: "Decision", output: str) -> str:
                 "estimate, not a promise."
             )
         elif decision.share:
-            facts["Expect"] = "the table shows the errors. Each error is an estimate, no promise."
+            facts["Expect"] = (
+                "the table shows the errors. Each error is an estimate, not a promise."
+            )
         elif use is None:
             facts["Reason"] = f"more than {limit} of the {surest} may be wrong"
         elif use.labels:

@@ -37,7 +37,7 @@ def export(
     ] = None,
     decision: Annotated[
         Path | None,
-        options.decision('Add the output "accept": whether this decision accepts the row.'),
+        options.decision('Add the output "accept": true for rows that this decision accepts.'),
     ] = None,
     networks: options.Networks = None,
     model_output: options.ModelOutput = None,

@@ -270,7 +270,7 @@ class ExtractOptions:
     layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None
     scale: Annotated[
         float | None,
-        typer.Option(help="Factor that multiplies pixels (0 to 255). Default: 1/255 for floats."),
+        typer.Option(help="Multiply pixels (0 to 255) by this factor. Default: 1/255 for floats."),
     ] = None
     mean: Annotated[
         str | None, typer.Option(metavar="A[,B,C]", help="Mean to subtract from scaled pixels.")

@@ -210,7 +210,7 @@ def decided(decisions: "Mapping[str, Decision]", output: str) -> str:
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of {first.counted}, on average over "
         f"the labels; the label with the fewest accepted rows is {least}",
-        "Expect": "the table shows the errors. Each error is an estimate, no promise.",
+        "Expect": "the table shows the errors. Each error is an estimate, not a promise.",
     }
     if promised:
         facts["Promise"] = (

@@ -90,7 +90,7 @@ AllowOtherPreprocessing = Annotated[
 ]
 ModelOutput = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The output of the model to use, if it has several."),
+    typer.Option(metavar="NAME", help="Model output to use, if the model has several outputs."),
 ]
 TrustModel = Annotated[
     bool,

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _OF_LABELS = (
     "An accuracy from labels is the confidence minus the mean error of the confidence in all "
-    "periods of these labels. Its range is a 95 % interval for all watched periods together. So "
-    "it is wider than the range that covcal evaluate prints for one period."
+    "periods of these labels. The range is a 95 % interval for all watched periods together, so "
+    "the range is wider than the range that covcal evaluate prints for one period."
 )
 FailOnName = StrEnum(
     "FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed", "promise": "promise"}

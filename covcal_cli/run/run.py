@@ -402,7 +402,7 @@ class RunReport:
 
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
-    # If rows have one label, the evaluation; else the assessments. Both are None without labels.
+    # Rows with one label have an evaluation, and other rows have assessments; None without labels.
     evaluation: Evaluation | None
     assessments: LabelAssessments | None
     # Calibrated model or probabilities; None if the classes seem to be in the wrong order.

@@ -701,7 +701,7 @@ def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--error", 0.25, "--promise-by", "hospital", "-f")
     done = covcal("decide", *options, cwd=folder).require_success()
     assert "the rows with a confidence above the threshold of their group" in done.out
-    assert "the table shows the errors. Each error is an estimate, no promise." in done.out
+    assert "the table shows the errors. Each error is an estimate, not a promise." in done.out
     label(folder, 240)
     done = covcal("decide", *options, cwd=folder).require_success()
     (folder / "screen.txt").write_text(done.out)
