@@ -661,7 +661,10 @@ def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path)
             "no column label",
         ),
         (lambda lines: [x | {"label_cow": "1"} for x in lines], "but the file has no such label"),
-        (lambda lines: lines[1:], "the picked rows are missing|which describes the draw, is missi"),
+        (
+            lambda lines: lines[1:],
+            "the picked rows are missing|which says how rows were drawn, is missi",
+        ),
         (
             lambda lines: [
                 x | {"label_bird": cell}

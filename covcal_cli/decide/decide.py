@@ -170,7 +170,7 @@ def decide(
                 )
         sets = None
         if settings.coverage is not None:
-            # The coverage of sets needs random draws from all rows.
+            # A promise on the coverage of sets needs random draws from all rows.
             is_uniform = list(labelled.used.values()) == [-1] * len(draw.batches)
             usable = labelled if uses_labels and is_uniform else None
             sets = _sets(sample, settings, usable, scaled)
@@ -221,7 +221,7 @@ def decide(
             if (beyond := sample.share_beyond_source(accepts)) > _UNSUPPORTED:
                 warnings.append(
                     f"{percent(beyond, 0)} of the accepted rows are more confident than every "
-                    f"labelled source row, so their error is unknown: {_LABEL_SOME}"
+                    f"labelled source row, so the error of these rows is unknown: {_LABEL_SOME}"
                 )
         if not is_joint:
             offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}

@@ -119,7 +119,7 @@ class Sample:
         return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
 
     def _source_error(self, least: float) -> tuple[float, float]:
-        """Return the error rate of source rows with at least this confidence, and its upper end."""
+        """Return error rate and upper limit for source rows with at least this confidence."""
         flags = self.source[1][self.source[0] >= least]
         error = float(flags.mean()) if len(flags) else 0.0
         return error, wilson(error, len(flags), _LEVEL)[1] if len(flags) else 0.0

@@ -300,7 +300,7 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
 
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
-    """Return the numbers of all rows of some splits, ascending, shape (N,) int64."""
+    """Return the row numbers of some splits, ascending, shape (N,) int64."""
     return np.flatnonzero(np.isin(SPLITS, splits)[target.split]).astype(np.int64)
 
 
@@ -433,7 +433,7 @@ def _damaged(file: FeatureFile, damage: str) -> CovcalError:
 
 FLOOR = 0.2  # Minimum inclusion probability, divided by the mean probability n / N.
 _ROUNDING = 1e-9  # Maximum rounding error of a sum of lengths.
-_SIGMAS = 6.0  # Accepted error of the estimated number of rows, in standard errors.
+_SIGMAS = 6.0  # Largest accepted error of the estimated number of rows, in standard errors.
 _BANDS = 5  # Number of groups of rows with similar scores.
 _CHUNK = 1 << 16
 
@@ -559,11 +559,11 @@ def inclusions_for_decision(
         else:
             remedy = "pick other rows with covcal pick --for"
             if number:
-                remedy = "covcal calibrate makes it again from the labels of earlier batches"
+                remedy = "run covcal calibrate again with the labels of earlier batches"
             raise CovcalError(
                 f"{target.path}: the labels of batch {number + 1} can prove a promise only with "
-                "the calibration and the groups for which covcal pick --for drew these rows: "
-                f"pass the same -c and --promise-by. If that calibration is gone, {remedy}"
+                "the calibration and the groups of covcal pick --for: pass the same -c and "
+                f"--promise-by. If that calibration is gone, {remedy}"
             )
     return of_batches
 

@@ -186,7 +186,7 @@ def _batch_number(path: Path, lines: Sequence[_DrawCell]) -> int:
     for other in (line.batch for line in lines):
         if other != number:
             raise CovcalError(
-                f"{path} holds rows of several draws (batch {number + 1} and batch {other + 1}): "
+                f"{path} holds rows of several batches ({number + 1} and {other + 1}): "
                 "give one file per batch"
             )
     return number
@@ -234,9 +234,9 @@ def _labels(table: LabelTable) -> list[str]:
 
 def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
     if len(facts) != 1:
-        fault = "the first line, which describes the draw, is missing"
+        fault = "the first line, which says how rows were drawn, is missing"
         if facts:
-            fault = "several lines describe the draw"
+            fault = "several lines say how rows were drawn"
         raise CovcalError(f"{path}: {fault}: put back the lines that covcal pick wrote")
     parts = _FACTS.fullmatch(facts[0])
     splits = () if parts is None else tuple(_split(letter) for letter in parts[3])

@@ -40,7 +40,8 @@ RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # Maximum number of rows in a message.
 # Labels look random if they agree with the predictions at most `_RANDOM` standard errors above
-# chance. The mean confidence must be above chance by `_RIGHT` standard errors and `_LEAST_GAIN`.
+# chance. The test needs a mean confidence above chance by `_RIGHT` standard errors and
+# `_LEAST_GAIN`.
 _LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 1.5, 4, 0.2
 
 Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet

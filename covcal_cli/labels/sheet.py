@@ -207,7 +207,7 @@ def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
     `images` has the image of each row as a data URI, or None.
     """
     facts = fact_columns(sheet)
-    # Every task describes the draw, because tools may lose or reorder tasks.
+    # Every task says how the rows were drawn, because tools may lose or reorder tasks.
     columns = _columns(sheet, {}) | {
         "draw": [_cell(sheet, line, always=True) for line in range(len(sheet))]
     }

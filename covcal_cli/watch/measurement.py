@@ -112,9 +112,9 @@ def standard_of(
         segments = segments_by(column, settings, calibration, reference)
         if not segments.sketches:
             notes = (
-                "the drift of segments is not shown, because it needs "
-                f"{calibration.inputs[0].path} with the column {column}. Label some rows to get a "
-                "verdict on each segment",
+                "to show the drift of segments, covcal needs the unchanged file "
+                f"{calibration.inputs[0].path} with the column {column}. Without this file, only "
+                "labelled rows give verdicts on segments",
             )
     return Standard(
         calibration,

@@ -150,14 +150,13 @@ def verdict_on(
     if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
     gap = gap_of(entry.confidence, best) if pool is None else pool.gap
-    numbers = f"the confidence is {percent(entry.confidence, 0)}, and the "
+    confidence = percent(entry.confidence, 0)
+    numbers = f"the confidence is {confidence}, and the accuracy is {_with_labels(best)}"
     if pool is None and estimate is not None:
-        numbers += f"estimated accuracy {estimate}"
+        numbers = f"the confidence is {confidence}, and the estimated accuracy is {estimate}"
         if by_labels is not None:
             numbers += f". The accuracy from labels agrees: {_with_labels(by_labels)}"
         numbers += ". The verdict uses the middle half of the estimated range"
-    else:
-        numbers += f"accuracy {_with_labels(best)}"
     verdict = gap.verdict(tolerance)
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
@@ -337,7 +336,7 @@ def change_in_words(
 
 def _share_in_words(name: str, share: float, usual: float) -> str:
     if abs(share - usual) < _SMALLEST * math.sqrt(max(usual, _RAREST)):
-        return f"the scores of class {name} changed, but its predicted frequency did not"
+        return f"the scores of class {name} changed, but the frequency of this prediction did not"
     digits = 0 if min(share, usual) > 0.1 and percent(share, 0) != percent(usual, 0) else 1
     now, before = percent(share, digits), percent(usual, digits)
     return f"class {name} is predicted for {now} of the rows instead of {before}"

@@ -210,7 +210,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "several draws": (
         lambda lines: ([lines[0] | {"draw": lines[0]["draw"].replace("b1_", "b2_")}, *lines[1:]]),
-        "holds rows of several draws (batch 2 and batch 1)",
+        "holds rows of several batches (2 and 1)",
     ),
     "no probability": (
         lambda lines: [lines[0] | {"inclusion": "about 0.05"}, *lines[1:]],

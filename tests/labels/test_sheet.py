@@ -245,7 +245,7 @@ def shuffled(lines: Lines, name: str) -> Lines:
 
 
 REFUSALS: dict[str, tuple[Callable[[Lines], Lines], str]] = {
-    "a line gone": (lambda lines: lines[1:], "the first line, which describes the draw"),
+    "a line gone": (lambda lines: lines[1:], "the first line, which says how rows were drawn"),
     "another gone": (lambda lines: lines[:-1], f"1 of the {N} picked rows are missing"),
     "ids moved": (lambda lines: shuffled(lines, "id"), "belong to different rows"),
     "draws moved": (lambda lines: shuffled(lines, "draw"), "belong to different rows"),

@@ -589,7 +589,7 @@ class TestMarkedLabels:
         assert "covcal evaluate prints for one period" in done.out
         shown = json.loads(covcal("watch", "moved.h5", "-o", "-", cwd=labelled).out)
         why = shown["periods"][0]["why"]
-        assert re.search(r"accuracy \d+ % \(\d+ to \d+ %, 95 % interval from 80 labels\)", why)
+        assert re.search(r"accuracy is \d+ % \(\d+ to \d+ %, 95 % interval from 80 labels\)", why)
 
     @pytest.mark.parametrize(("wrong", "verdict"), [(0, "not known"), (1, "off")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
