@@ -139,7 +139,7 @@ def label(
     if len({sheet.batch for sheet in for_evaluate}) + (len(for_evaluate) < len(read)) > 1:
         raise CovcalError(
             f"{for_evaluate[0].path} has test rows, whose labels are for covcal evaluate: give "
-            "each draw of test rows in a separate covcal label command"
+            "each batch of test rows in a separate covcal label command"
         )
     names = labels_in(path)
     with atomic_output(output, force=force or is_replaced) as written, ExitStack() as stack:

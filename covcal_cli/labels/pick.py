@@ -1,9 +1,9 @@
 """``covcal pick``: draw target rows for a person to label, with known probabilities.
 
-No target label is read, and the features file is not changed. Test rows that already have a label
-are not drawn. The sheet (a CSV or tasks of an annotation tool) tells `covcal label` how the rows
-were drawn (see `labels.draws`). Rows of earlier batches are not drawn again. The memory holds only
-a score and a predicted class per row.
+The classes of target labels are not used, and the features file is not changed. Test rows that
+already have a label are not drawn. The sheet (a CSV or tasks of an annotation tool) tells `covcal
+label` how the rows were drawn (see `labels.draws`). Rows of earlier batches are not drawn again.
+The memory holds only a score and a predicted class per row.
 
 If rows can have several labels, a person labels the same rows for all labels.
 """

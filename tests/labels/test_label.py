@@ -314,7 +314,7 @@ def test_labels_of_test_rows_are_for_evaluate(folder: Path, name: str) -> None:
         lines = [line | {"label": known[line["id"]]} for line in lines_of(sheet)]
         write_lines(sheet, lines)
     line = covcal("label", path, *sheets).error_line()
-    assert "give each draw of test rows in a separate covcal label command" in line
+    assert "give each batch of test rows in a separate covcal label command" in line
     assert "separate" in covcal("label", path, sheets[0], folder / "second.csv").error_line()
     for sheet in reversed(sheets):
         done = covcal("label", path, sheet).require_success()
