@@ -350,7 +350,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     without = [columns for columns in every if columns.predictions is None]
     if 0 < len(without) < len(every):
         raise without[0].store.error(
-            "only the other table has a column prediction: add this column"
+            "only the other table has a column prediction: add the column to this table, too"
         )
     if without or not 1 <= len(named) <= _MOST_CLASSES:
         return EVENTS

@@ -59,7 +59,7 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
             f"{OUTPUTS_AS_TABLE}"
         )
     there = listed(list(entries)) or "nothing"
-    raise store.error(f"there is no array x, only {there}: save the rows as x")
+    raise store.error(f"there is no array x, only {there}: save the rows as an array x")
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
@@ -154,7 +154,6 @@ def fed(
 
 
 def _beside(parts: Sequence[AnyArray], dtype: np.dtype[Any]) -> AnyArray:
-    """Join columns, (m,), to an array, (m, width)."""
     block = np.empty((len(parts[0]), len(parts)), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         for column, part in enumerate(parts):

@@ -120,7 +120,7 @@ class FolderData(ImageFiles):
 
     def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
-        if real in above:  # A link to one of its own parent folders.
+        if real in above:  # The folder is a link to one of its parent folders.
             return
         folders, files = _entries(folder)
         yield from (entry.name for entry in self._images(files))
@@ -226,7 +226,6 @@ class TarData(ImageFiles):
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the shard `path`, or the shards in the folder `path`, in order."""
     shards = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
@@ -281,7 +280,7 @@ def _add(
 ) -> None:
     folder, _, base = member.name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
-    if not stem or not dot:  # A hidden file, or a name without a suffix.
+    if not stem or not dot:  # Leave out hidden files and names without a suffix.
         return
     key = f"{folder}/{stem}" if folder else stem
     sample = samples.setdefault(key, _Sample())

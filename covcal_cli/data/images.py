@@ -145,7 +145,7 @@ def _decode(
 
 
 def _joined(name: str, buffer: AnyArray, rows: Rows, futures: Sequence[Future[_Run]]) -> Batch:
-    """Wait for the tasks of a batch, and close the gaps between tasks."""
+    """Wait for the tasks of a batch, and join their rows without gaps."""
     runs = [future.result() for future in futures]
     filled = 0
     for run in runs:

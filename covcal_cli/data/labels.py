@@ -140,7 +140,7 @@ class RowLabels:
         if numbers and (lacks_one or are_signs):
             raise self._error(
                 f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))}, and there are "
-                f"{count} classes. If -1 is a class, write 0 to {count - 1}. If -1 means "
+                f"{count} classes. If -1 is a class, use the numbers 0 to {count - 1}. If -1 means "
                 "unknown, leave the label empty"
             )
 
@@ -356,8 +356,8 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # If all lists are empty, the column has no labels. If other cells are lists such as [], an
-        # empty cell is unknown.
+        # If all cells are empty, the column has no labels. If some cells are lists such as [], an
+        # empty cell means unknown labels.
         if any(text.strip() for text in texts):
             are_lists = any(text.lstrip().startswith("[") for text in texts)
             self._lists = [

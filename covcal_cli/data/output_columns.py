@@ -228,7 +228,6 @@ def _contents(store: Store) -> str:
 
 
 def _matching(store: Store, pattern: str) -> dict[str, str]:
-    """Return the matching columns, each with its class, or "" without a class."""
     class_of = {}
     for name, entry in store.entries.items():
         match = re.fullmatch(pattern, name, re.IGNORECASE)
@@ -284,7 +283,6 @@ def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
 
 
 def _surroundings(label: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the texts before and after a label in column names."""
     for name in names:
         for match in re.finditer(re.escape(label), name) if label else ():
             start, end = name[: match.start()], name[match.end() :]

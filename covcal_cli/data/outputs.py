@@ -55,7 +55,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # `covcal apply` writes the predicted label and its confidence into these columns.
 _ANSWER = ("label", "label_index", "confidence")
-# If fewer rows than this share sum to 1, the outputs may be sigmoids.
+# If a smaller share of the rows sums to 1, the outputs may be sigmoids.
 _FEW_SUMMING = 0.1
 # The user gets a note if more than this share of the probability belongs to no class.
 _MUCH_ELSEWHERE = 0.25
@@ -192,7 +192,7 @@ class OutputTable:
             return np.take(values, order, axis=1)
         if self.kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
-        if self._columns.width == 1:  # With two classes, class 0 has the logit 0.
+        if self._columns.width == 1:  # The logit of class 0 is 0.
             values = np.hstack([np.zeros_like(values), values])
         return np.take(values, order, axis=1)
 
@@ -323,7 +323,7 @@ class OutputTable:
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
         if self.kind == "logits" and names == self._columns.outputs and self._sets is None:
-            # A logit of -inf excludes a class, but one class must remain.
+            # A logit of -inf excludes a class, but every row needs a finite logit.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
             return

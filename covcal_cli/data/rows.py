@@ -84,7 +84,7 @@ def hashed_split(
     """Return the split of each row: train (0), validation (1) or test (2), uint8, shape (n,).
 
     A name is a row's id, or a file's path below its class folder. Different seeds give independent
-    splits. `hashes` must have the same `seed`.
+    splits. `hashes` must have been made with the same `seed`.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)
@@ -242,7 +242,6 @@ class RowFacts:
         )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
-        """Return the array whose name is in `names`, in capitals or not. Refuse several arrays."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
             raise self._store.error(
@@ -436,7 +435,6 @@ class RowNumbers(Sequence[str]):
         return map(str, self._numbers)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` has the same texts in the same order."""
         if isinstance(other, RowNumbers):
             return self._numbers == other._numbers
         return list(self) == other

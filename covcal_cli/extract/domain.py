@@ -49,7 +49,6 @@ class DomainReport:
     skipped: tuple[tuple[str, str], ...]  # Id and error of each unreadable row.
 
     def __str__(self) -> str:
-        """Describe the number of rows, and how many rows have labels."""
         n = sum(self.rows.values())
         if not n:
             return f"no rows{skipped_words(len(self.skipped))}"
@@ -84,7 +83,7 @@ class DomainExtraction:
         self.kept = self.rows  # The rows to write; `write` removes unreadable rows.
         self.skipped: list[tuple[int, str]] = []  # Number and error of each unreadable row.
         self.statistics = OutputStatistics(0)
-        # Datasets by name (with several labels, the datasets of the first label).
+        # Maps names to datasets. With several labels, only the first label is included.
         self.content: Mapping[str, Any] = {}
         # Yields all batches after the first batch; the first batch and its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
@@ -192,7 +191,7 @@ class DomainExtraction:
         join.write(writer, self.statistics.add)
         if classifier.weight is not None:  # If the model gives probabilities, W is None.
             self.statistics.affine_difference = spool.affine_difference
-        if self.name == "source":  # Target labels are only for evaluate.
+        if self.name == "source":  # ``covcal extract`` does not use target labels.
             self.accuracy = accuracy = self._accuracy(classes, logits)
             if accuracy is not None and (self.doubt_on_order or classifier.outputs.doubt_on_order):
                 self.has_order_of_classes = accuracy.is_as_promised(self._confidence(logits))
@@ -247,7 +246,6 @@ class DomainExtraction:
         return np.flatnonzero(np.isin(self.split[self.kept], codes))
 
     def _confidence(self, logits: RawRows) -> float:
-        """Return the mean confidence on labelled validation and test rows."""
         unseen = self._unseen
         labelled = unseen[self.labels[self.kept][unseen] != UNKNOWN_LABEL]
         return float(confidences(logits.take(labelled), 1.0).mean())
@@ -330,7 +328,7 @@ class DomainExtraction:
         for key, values in arrays.items():
             if np.isfinite(values).all():
                 continue
-            # A logit of -inf excludes a class, but one class must remain.
+            # A logit of -inf excludes a class, but every row needs a finite logit.
             is_valid = valid_rows(values) if key == "logits" else np.isfinite(values).all(axis=1)
             if is_valid.all():
                 continue
@@ -423,7 +421,7 @@ class BatchRunner:
         if not self._alone:
             return None
         return (
-            f"in {self.classifier.name}, the logits of a row depend on its batch, so each row "
+            f"in {self.classifier.name}, rows of a batch change each other's logits, so each row "
             "runs alone, which is slower"
         )
 

@@ -166,7 +166,6 @@ def extract(
 
 
 def _doubts_on_order(plan: ExtractPlan) -> list[str | None]:
-    """Return warnings that columns may be ranks instead of classes."""
     source = plan.domains.get("source")
     if source is not None and source.has_order_of_classes:
         return []
@@ -394,7 +393,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 
 
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
-    """Return the share of target rows that are also source rows; None if possible by chance.
+    """Return the share of target rows that are also source rows; None if chance can explain it.
 
     `source` and `target` are samples of rows. Rounded outputs and outputs of trees are often equal
     by chance.
@@ -411,7 +410,6 @@ def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | N
 
 
 def _some(dataset: Any) -> Float32s:
-    """Return evenly spread rows of a dataset."""
     n, width = dataset.shape
     step = max(1, -(-n // _COMPARED_ROWS))
     size = step * max(1, BLOCK_BYTES // (4 * width * step))

@@ -61,7 +61,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     twice.
     """
     if not paths:
-        raise CovcalError("there is nothing to merge: give the features files of the parts")
+        raise CovcalError("there is nothing to merge: give the features files to join")
     require_hdf5_name(output)
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:

@@ -72,7 +72,7 @@ class Join:
         self.n = sum(len(part.rows) for part in parts)
         self.rows = dict.fromkeys(SPLITS, 0)  # Number of written rows, by split.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
-        # A part without rows may not know the number of features.
+        # A part without rows does not always record the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
         self._widths = _common("columns of numbers", [(part, part.widths) for part in with_rows])
         self._columns = _common(
@@ -398,7 +398,7 @@ class RawRows:
 
     path: Path
     shape: tuple[int, int]
-    convert: Callable[[Float32s], Float32s] | None = None  # A function that converts every slice.
+    convert: Callable[[Float32s], Float32s] | None = None  # Converts every block that is read.
 
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, in blocks of a few MiB."""

@@ -571,7 +571,7 @@ class TableClassifier(Classifier):
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        # With two classes, the probability of one class gives the other.
+        # With two classes, one probability determines the probability of the other class.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE

@@ -30,7 +30,6 @@ class Shard:
     count: int
 
     def __str__(self) -> str:
-        """Return ``index/count``, as for ``--shard``."""
         return f"{self.index}/{self.count}"
 
     @classmethod
@@ -100,7 +99,8 @@ class ExtractSettings(ModelSettings):
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
-    # The share of rows for each split, for data without splits. Default: `fractions_of`.
+    # Shares of training, validation and test rows, if the data have no splits. Default:
+    # `fractions_of`.
     fractions: Fractions | None = None
     seed: int = 0  # Seed of the splits and of the sample.
     selection: Selection = field(default_factory=Selection)

@@ -103,7 +103,6 @@ def _from_file(path: Path) -> Preprocessing:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or the inner object ``image_processor``."""
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:

@@ -97,8 +97,6 @@ _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 @dataclass(frozen=True)
 class _Family:
-    """The defaults of a class of image processors."""
-
     short: int | None = None  # Length of the shorter side; None to resize both sides to `side`.
     side: int | None = 224
     crop: int | None = None  # Size of the centre crop.

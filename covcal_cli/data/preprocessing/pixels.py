@@ -106,7 +106,7 @@ class Resize:
         if self.policy == "squash" and self.size is not None:
             return self.size
         if self.policy == "short" and self.short is not None:
-            # torchvision and transformers also round down.
+            # Round down, as torchvision and transformers do.
             long = int(self.short * max(height, width) / min(height, width))
             return (self.short, long) if height <= width else (long, self.short)
         if self.policy == "letterbox" and self.size is not None:

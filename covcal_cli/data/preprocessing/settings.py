@@ -212,7 +212,7 @@ class Preprocessing:
 
 
 def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
-    """Return the length of each axis of the model's input, by its letter."""
+    """Return the length of each axis of the model's input. The keys are letters such as H and W."""
     if len(layout) != len(shape):
         raise CovcalError(
             f"--layout {layout} does not fit the model's input {_text(shape)} with "
@@ -232,7 +232,6 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
 
 
 def _image_in_vector(shape: Shape, size: Size) -> Shape:
-    """Return the NCHW shape of an input vector with an image of `size`."""
     n_rows, length = shape
     channels = next((c for c in (1, 3) if length == c * size[0] * size[1]), None)
     if length is not None and channels is None:

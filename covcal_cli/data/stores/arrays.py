@@ -239,7 +239,7 @@ class HDF5Store(ArrayStore):
                 arrays: dict[str, AnyArray] = {}
                 for name, dataset in datasets.items():
                     shape = self.entries[name].shape
-                    # In [1, N, K], the second axis is the rows.
+                    # In [1, N, K], the second axis has the rows.
                     leading = (0,) * dataset.shape.index(shape[0]) if shape[0] > 1 else ()
                     span = dataset[(*leading, slice(start, stop))].reshape(-1, *shape[1:])
                     arrays[name] = self._values(span[chosen - start])

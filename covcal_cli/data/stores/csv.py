@@ -147,7 +147,7 @@ class CSVStore(Store):
                 )
                 if len(values) == len(records):  # NumPy skips blank lines.
                     return values
-            # For an empty cell, a text or a boolean, parse cell by cell.
+            # NumPy cannot parse empty cells, texts and booleans, so parse cell by cell.
             except ValueError:
                 pass
             records = list(csv.reader(records, delimiter=self._delimiter, strict=True))
@@ -231,7 +231,6 @@ class CSVStore(Store):
     def _scan_rest(
         self, lines: Iterator[str], line: int, columns: Sequence[tuple[list[str], int]]
     ) -> int:
-        """Read the rows after line `line`, and return the number of lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
         # For an empty list, pyarrow would read all columns.
         places = [index for _, index in columns] or [0]

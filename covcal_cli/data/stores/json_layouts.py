@@ -54,7 +54,7 @@ _COLUMNS = {"prob", "proba", "probability", "probabilitie", "logit"}
 _NO_NUMBERS = frozenset((type(None),))
 _NUMBERS = _NO_NUMBERS | {int, float}
 _DEEPEST = 3  # Maximum depth of the search for outputs.
-_ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
+_ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Prodigy's answers.
 
 
 def columns_of(record: Any) -> Any:
@@ -78,7 +78,7 @@ def columns_of(record: Any) -> Any:
     if str(answer := record.get("answer")) in _ANSWERS and "label" in record:
         record |= {"answer": None, "correct": _ANSWERS[str(answer)]}
     outputs = list(_outputs(record))
-    if len(outputs) != 1:  # With several outputs, the user must choose.
+    if len(outputs) != 1:  # If a line has several outputs, the user must choose.
         return record
     ((keys, column, values),) = outputs
     if record.get(column) is values:
@@ -255,8 +255,8 @@ class AnswerCounts:
     """Numbers of lines in a log, which covcal reports in notes."""
 
     lines: int = 0
-    unlisted: int = 0  # Number of lines with unlisted answers.
-    without: int = 0  # Number of lines without listed answers.
+    unlisted: int = 0  # Number of lines that do not list every answer.
+    without: int = 0  # Number of lines that list no answer.
     behind: int = 0  # Number of lines with text before the answer.
     cut: int = 0  # Number of lines where top-p or top-k excluded tokens.
     elsewhere: float = 0.0  # Total probability of texts that are not an answer.

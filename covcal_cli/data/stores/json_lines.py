@@ -147,7 +147,6 @@ class JSONLinesStore(Store):
                 column.texts.extend([""] * (self._n - len(column.texts)))
 
     def _keep_numbers(self, records: list[Any]) -> None:
-        """Keep the numeric values of the records in memory, up to a limit."""
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
             return

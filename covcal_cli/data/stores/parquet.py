@@ -261,7 +261,7 @@ class ParquetStore(Store):
 
 
 def _stored_bytes(group: _Group, names: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of columns, as the file states them."""
+    """Return the size of each column in bytes, as declared in the file."""
     # Read a row before the size. If the size is damaged, reading a row raises an error, but asking
     # pyarrow for the size ends the process.
     for name in names:

@@ -160,7 +160,7 @@ def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
 
 
 def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` in pieces of `size` rows; the last piece may be shorter."""
+    """Regroup the rows of `pieces` into pieces of `size` rows; the last piece may be shorter."""
     waiting: list[Piece] = []
     n_waiting = 0
     for rows, arrays in pieces:
