@@ -4,8 +4,8 @@
 #     bash ci_check.sh FEATURES.H5 CAL.JSON [LIMIT]
 #
 # LIMIT is the largest calibration error (ECE) that you accept, 0.05 by default. The check fails only if
-# the whole 95 % interval of the error is above the limit, so chance rarely fails a job. Neither PyTorch
-# nor ONNX is needed: pip install --no-deps . && pip install "typer<0.29" rich numpy h5py
+# the whole 95 % interval of the ECE is above LIMIT, so a job rarely fails by chance. The check needs
+# neither PyTorch nor ONNX: pip install --no-deps . && pip install "typer<0.29" rich numpy h5py
 set -euo pipefail
 features=$1 calibration=$2 limit=${3:-0.05}
 

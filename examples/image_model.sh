@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An image classifier on new images: its estimated accuracy, and a model with calibrated confidence.
+# Estimate an image classifier's accuracy on new images, and make a model with calibrated confidence.
 #
 #     bash image_model.sh MODEL.ONNX SOURCE TARGET [EXTRACT-OPTION ...]
 #
@@ -17,6 +17,6 @@ covcal calibrate features.h5 -o cal.json --force       # needs no label of the n
 covcal export "$model" -c cal.json -o calibrated.onnx --force
 covcal report features.h5 -c cal.json -o report.html --force
 
-# If the estimate is too vague, let covcal draw 50 images for a person to label:
+# If the range of the estimate is too wide, label 50 images that covcal selects:
 #     covcal pick features.h5 -n 50 --page label.html --images "$target"
 #     covcal label features.h5 to-label.csv && covcal calibrate features.h5 --force

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A nightly job: compare tonight's rows with the calibration in use, and judge it on their labels.
+# A nightly job that compares tonight's rows with the calibration, and tests the calibration on labels.
 #
 #   nightly.sh FEATURES.H5 FOLDER          every night
 #   nightly.sh FEATURES.H5 FOLDER accept   once, by a person: tonight's rows are the new normal
@@ -8,10 +8,10 @@
 # A good night prints nothing, so that cron mails nothing. A bad night prints everything. If the rows
 # begin to change, the job prints one line and does not fail, because most changes do not matter.
 #
-# A night is bad if a gate fails, or if the confidence is off by more than TOLERANCE points by the
-# labels of this night and earlier nights. The job never replaces the calibration by itself. On a bad
-# night it makes a candidate and shows both calibrations in the report. It then fails every night
-# until somebody acts: corrects the model or the data, or accepts the new rows.
+# A night is bad if a gate fails, or if labels show that the confidence is off by over TOLERANCE
+# points. The job replaces the calibration only with `accept`. On a bad night, the job makes a
+# candidate, and the report shows both calibrations. Then the job fails every night until somebody
+# corrects the model or the data, or accepts the new rows.
 #
 # A night without labels is a normal night. It has no gates, and only covcal watch judges it.
 # The first night, a candidate and accept need source rows in FEATURES.H5; other nights do not.
@@ -21,19 +21,18 @@
 #
 # FOLDER holds
 #   cal.json            the calibration in use; cal.1.json, cal.2.json ... are earlier calibrations
-#   cal.reference.json  data on its rows; watch compares every night with them
-#   reference.json      the metrics of the first good night with labels. Every night is compared
-#                       with these, because each night could be a little worse than the last. To
-#                       accept another level, remove the file.
-#   watch.jsonl         one line per night; trend.html draws them
+#   cal.reference.json  statistics of the calibration's rows, with which watch compares every night
+#   reference.json      the metrics of the first good night with labels, with which every night is
+#                       compared. To compare with a later night, remove the file.
+#   watch.jsonl         one line per night; trend.html shows all nights
 #   candidate.json      the last candidate
 #   bad                 the first bad night; mended removes it, and the nights since then
 #   nights/             the rows of the last NIGHTS good nights
 #   metrics.json, junit.xml, report.html, night.log   of the last night, good or not
 #   junit-nights.xml    the gates of the last NIGHTS nights together
 #
-# All labelled rows are judged. A gate fails if the whole 95 % interval is beyond its limit, on the
-# rows of tonight, or on the rows of the last NIGHTS nights together, which can prove more.
+# A gate fails if the whole 95 % interval is beyond the limit. Gates test the labelled rows of
+# tonight, and the labelled rows of the last NIGHTS nights together.
 # Exit code: 0 fine, 3 the confidence is off or a gate failed, 1 bad input.
 set -euo pipefail
 
@@ -48,13 +47,13 @@ rm -f "$folder/metrics.json" "$folder/junit.xml" "$folder/junit-nights.xml" "$fo
 exec 3>&1 > "$folder/night.log" 2>&1
 trap 'code=$?; if [[ "$code" != 0 ]]; then cat "$folder/night.log" >&3; fi' EXIT
 
-# Replace a file by a copy of another, whole.
+# Replace a file atomically by a copy of another file.
 replace() {
   cp "$1" "$2.part"
   mv "$2.part" "$2"
 }
 
-# Watch tonight's rows; the option says what fails. A night that is run again replaces its own line.
+# Watch tonight's rows; the option says what fails. If a night is run again, its line is replaced.
 watch() {
   covcal watch "${PERIOD:-$(date +%F)}=$features" -c "$folder/cal.json" --every day \
     --target-labels --tolerance "${TOLERANCE:-5}" --history "$folder/watch.jsonl" \
@@ -102,7 +101,7 @@ if grep -q "^target .* 0 labelled" "$folder/rows.txt"; then labelled=no; fi
 if grep -q "^source " "$folder/rows.txt"; then sourced=yes; fi
 rm -f "$folder/rows.txt"
 
-# The calibration is called "nightly" whatever its method. On bad input the job stops here.
+# The calibration is called "nightly" for every method. On bad input, the job stops here.
 failed=0
 nights="$folder/nights"
 if [[ "$accept" == accept ]]; then rm -rf "$nights"; fi
@@ -122,13 +121,13 @@ if [[ "$labelled" == yes ]]; then
   fi
 fi
 
-# A bad night counts until somebody acts, because a few rows may not prove it again.
+# A bad night counts until somebody acts. The next nights may have too few rows to show the fault.
 if [[ "$off$failed" != 00 ]]; then
   if [[ ! -e "$folder/bad" ]]; then echo "${PERIOD:-$(date +%F)}" > "$folder/bad"; fi
 elif [[ -e "$folder/bad" && "$judged" != "$candidate" ]]; then
   failed=3
-  echo "The night $(cat "$folder/bad") was bad, and nobody has acted. Once the model or the data" \
-    "is mended: $0 $features $folder mended"
+  echo "The night $(cat "$folder/bad") was bad, and nobody has acted. If you have mended the model" \
+    "or the data, run: $0 $features $folder mended"
 fi
 
 shown=()
@@ -145,9 +144,9 @@ if [[ "$off$failed" != 00 ]]; then
   rm -rf "$nights"
   if [[ "$judged" != "$candidate" ]]; then
     with=""
-    if [[ "$sourced" == no ]]; then with="extract them together with the source, then "; fi
-    echo "$folder/cal.json stays in use. See $folder/report.html. If the new rows are normal:" \
-      "$with$0 $features $folder accept. Once the model or the data is mended:" \
+    if [[ "$sourced" == no ]]; then with="extract these rows together with the source, then "; fi
+    echo "$folder/cal.json stays in use. See $folder/report.html. If the new rows are normal, ${with}run:" \
+      "$0 $features $folder accept. If you have mended the model or the data, run:" \
       "$0 $features $folder mended"
   fi
   exit 3

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The paper's table on your own shift: calibration error of every method, as LaTeX.
+# Make the paper's table for your own data: the calibration error of every method, as LaTeX.
 #
 #     bash paper_table.sh MODEL.ONNX SOURCE TARGET [SEED ...]
 #
-# The images of TARGET need labels too (one folder per class): only `evaluate` reads them. Every seed
+# TARGET also needs one folder per class, but only `evaluate` reads the target labels. Every seed
 # trains `adapt` anew. Tables and files go to the folder `table`. `covcal compare` averages over
 # many shifts and seeds.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A table of class probabilities (tabular model, LLM): calibrated probabilities for every new row.
+# Calibrate a table of class probabilities, for example of a tabular model or an LLM.
 #
 #     bash probability_table.sh SOURCE.parquet TARGET.parquet [OUTPUT.csv]
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Open one GitHub issue for each alarm. A second night of the same alarm opens no issue, even if
-# somebody has closed the first. Needs the GitHub CLI (gh), logged in or with GH_TOKEN, in a clone or with GH_REPO.
+# Open one GitHub issue for each alarm, even if the alarm lasts for several nights. The script needs
+# the GitHub CLI (gh), logged in or with GH_TOKEN. Run the script in a clone, or set GH_REPO.
 #
 #     covcal watch new.h5 --history watch.jsonl -o - | bash examples/alerts/github_issue.sh
 set -euo pipefail

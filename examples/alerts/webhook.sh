@@ -3,8 +3,8 @@
 #
 #     covcal watch new.h5 --history watch.jsonl -o - | bash examples/alerts/webhook.sh URL sent.txt
 #
-# sent.txt keeps the title of the last alarm that was posted. It is emptied when the alarm ends, so that
-# the next alarm is posted. If the webhook fails, the title is not kept, and the next run tries again.
+# sent.txt contains the title of the last posted alarm, and becomes empty when the alarm ends. If the
+# webhook fails, the next run tries again.
 set -euo pipefail
 here=$(dirname "$0")
 url=${1:?give the address of the webhook} sent=${2:?give a file for the last title}

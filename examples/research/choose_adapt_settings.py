@@ -438,7 +438,7 @@ def summary(scores: Iterable[Scores]) -> str:
         both = (means[shown] + means[5 + shown]) / 2
         fl, fl_iw = ([f"{value:6.2f}" for value in part] for part in (means[:5], means[5:]))
         overall.append((both, f"{both:5.2f} | {' '.join(fl)} | {' '.join(fl_iw)} | {recipe}"))
-    lines.append("\nMeans over families: first both methods, then fl+temp, then fl+iw+temp")
+    lines.append("\nMean ECE over families: mean of both methods | fl+temp | fl+iw+temp | recipe")
     return "\n".join(lines + [line for _, line in sorted(overall)])
 
 
@@ -484,8 +484,8 @@ def main() -> None:
                 print(
                     f"Shift {one.family} {one.shift} with the settings {one.recipe}: the ECE is "
                     f"{one.none:.2f} by none, {one.temp:.2f} by temp, {_mean(one.fl[1]):.2f} by "
-                    f"fl+temp, and {_mean(one.fl_iw[1]):.2f} by fl+iw+temp. One network was "
-                    f"trained for {one.steps:.0f} steps on average",
+                    f"fl+temp, and {_mean(one.fl_iw[1]):.2f} by fl+iw+temp, with one network. The "
+                    f"networks were trained for {one.steps:.0f} steps on average",
                     flush=True,
                 )
     print(summary(scores))

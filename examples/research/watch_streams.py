@@ -167,9 +167,6 @@ def employment(wheel: Path) -> Stream:
     return Stream(seen(first[:half][:9000]), seen(first[half:][:9000]), seen(later), days, "2500")
 
 
-# One stream.
-
-
 def write(
     path: Path,
     source: tuple[Float64s, Labels],

@@ -110,9 +110,6 @@ def _side(model: Path, images: Values, labels: Values, split: Values) -> Side:
     return Side(features, logits, labels, split)
 
 
-# The families.
-
-
 def mnist_subset(data: Path) -> dict[str, Maker]:
     del data
     makers = {}

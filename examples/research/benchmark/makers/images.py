@@ -137,9 +137,6 @@ def _embedded(images: Values) -> Values:
     return np.concatenate(features)
 
 
-# The families.
-
-
 def textures(data: Path) -> dict[str, Maker]:
     del data
     makers = {}

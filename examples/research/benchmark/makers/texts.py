@@ -147,9 +147,6 @@ def column_shift(
     return text_shift(family, name, domains[0], domains[1], classifier)
 
 
-# The families.
-
-
 def messages(data: Path) -> dict[str, Maker]:
     del data
     shifts: tuple[tuple[str, tuple[str, ...], Classifier], ...] = (
