@@ -75,7 +75,6 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     if values.size == 0:
         return 0.0, 0.0
     low, high = float(expected.min()), float(expected.max())
-    # No logit is masked or infinite.
     if high - low <= DEPTH:
         if values is expected:
             return 0.0, max(high, -low)

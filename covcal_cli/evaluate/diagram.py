@@ -159,10 +159,8 @@ def text_diagram(bins: ReliabilityBins) -> str:
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
-    lines = [
-        "# is the accuracy; > marks over-confidence, < marks under-confidence",
-        "confidence      rows    conf     acc",
-    ]
+    legend = "# is the accuracy; > marks over-confidence, < marks under-confidence"
+    lines = [legend, "confidence      rows    conf     acc"]
     for index in np.flatnonzero(counts):
         confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
         low, high = sorted((round(confidence * _WIDTH), round(accuracy * _WIDTH)))

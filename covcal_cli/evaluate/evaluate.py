@@ -339,10 +339,7 @@ _EARLIER_ROWS = (
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
     if not has_source:
-        return (
-            "to estimate the accuracy without labels, extract the target together with the "
-            "source, and run covcal estimate"
-        )
+        return "extract the target together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
     return f"to estimate the accuracy without labels, run covcal estimate {as_word(path)}{options}"
 

@@ -395,7 +395,6 @@ def metrics_document(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))
 

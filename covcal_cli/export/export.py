@@ -146,7 +146,6 @@ def export(
             f"{document} was made for the model {calibration.model['name']}, not for {model} "
             f"(its sha256 differs): {remedy}"
         )
-    # Open the model with the tensors that covcal extract used.
     aligned = calibrated_networks(calibration, networks)
     scalings = [of_label.scaling for of_label in calibrations.values()] if labels else []
     stored = for_each_label(labels, lambda: stored_rows(calibration, networks))

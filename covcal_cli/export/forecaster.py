@@ -71,9 +71,7 @@ class Merge:
     """A calibrated forecaster to add to a model, and the file to write."""
 
     forecaster: Forecaster
-    stored: (
-        StoredRows | None
-    )  # Rows for the second check; None if their file is missing or changed.
+    stored: StoredRows | None  # Rows for the second check; None without their file.
     metadata: Mapping[str, str]
     output: Path
     force: bool  # Whether to replace existing files.
@@ -162,7 +160,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 
 
 def calibrated_networks(calibration: Calibration, networks: Path | None) -> AlignedNetworks | None:
-    """Return the networks of a calibration; None if it scales the classifier's logits."""
+    """Return a calibration's networks; None if the calibration scales the classifier's logits."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
@@ -174,7 +172,7 @@ def calibrated_networks(calibration: Calibration, networks: Path | None) -> Alig
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows of the calibration's features file; None if the file has changed."""
+    """Return rows of the calibration's features file; None if the file is missing or changed."""
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None
     path = networks or calibration.inputs[0].path

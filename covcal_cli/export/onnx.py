@@ -274,7 +274,7 @@ class OnnxOriginal:
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
         """Add nodes that compute two tensors, [N, K]: scores for ArgMax, and float32 logits.
 
-        The scores may be float64. Their largest value is the predicted class.
+        The scores may be float64. In each row, the class with the largest score is predicted.
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail

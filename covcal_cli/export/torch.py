@@ -111,7 +111,7 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the node that matches most of the first columns of `expected`, and their number."""
+    """Return the node with the most columns like `expected`, and the number of these columns."""
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
         for view, vectors in _views(value, *expected.shape):

@@ -53,8 +53,7 @@ class GroupPoint:
     # The next fields are only used with `promise_by`.
     threshold: Share | None = None  # Rows above this score are accepted; None accepts no row.
     labels: "LabelUse | None" = None  # The labels that tested the limit on the error rate.
-    # Number of labels that are still needed to prove the limit. The number is 0 if no more labels
-    # are needed, or if no number of labels would be enough.
+    # Number of labels still needed to prove the limit; 0 if none, or if no number is enough.
     labels_needed: Count = 0
 
 
@@ -92,12 +91,10 @@ class LabelUse:
     """The numbers of labels in the test of a limit on the error rate."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
-    # Number of labelled rows above the threshold.
-    labels: Count
+    labels: Count  # Number of labelled rows above the threshold.
     # Number of wrong rows among `labels`; rows without a label count as wrong.
     wrong: Count
-    # Maximum number of wrong rows for a passed test; -1 if the test cannot pass.
-    allowed: int
+    allowed: int  # Maximum number of wrong rows for a passed test; -1 if the test cannot pass.
     batches: Number
 
 
@@ -108,7 +105,7 @@ class SetRule:
     `certainty` is None without labels, and for a mean over several samples of labels.
     """
 
-    coverage: Share  # Share of rows whose set should contain the true class.
+    coverage: Share  # Share of rows whose prediction set should contain the true class.
     cut: Share  # Minimum probability of a class in a set.
     mean_size: float  # Mean number of classes in a set.
     labels: Count  # Number of labels that set the threshold; 0 without labels.
@@ -141,10 +138,9 @@ class Decision(Document):
     labels: LabelUse | None
     # Number of labels with which the limit can probably be proved; 0 if no number is enough.
     labels_needed: Count
-    # The share of accepted rows to expect with `labels_needed` labels.
-    promised_share: Share
+    promised_share: Share  # The share of accepted rows to expect with `labels_needed` labels.
     curve: tuple[CurvePoint, ...]  # The expected error for evenly spaced shares of accepted rows.
-    # Like `curve`, but without the errors of source rows. The order of the tests depends on it.
+    # Like `curve`, but without the errors of source rows. These points decide the order of tests.
     planned: tuple[CurvePoint, ...]
     sets: SetRule | None
     notes: tuple[str, ...]
@@ -154,11 +150,9 @@ class Decision(Document):
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
     promise_by: str | None = None  # A column, or "predicted", if each group has its own limit.
-    # The probability that `labels_needed` labels are enough to prove the limit.
-    promised_chance: Share = 0.0
+    promised_chance: Share = 0.0  # The probability that `labels_needed` labels are enough.
     warnings: tuple[str, ...] = ()
-    # `Calibration.scaling_sha256`; "" in older files.
-    scaling_sha256: str = ""
+    scaling_sha256: str = ""  # `Calibration.scaling_sha256`; "" in older files.
 
     def __post_init__(self) -> None:
         require_shares(error=self.error, certainty=self.certainty)
@@ -244,7 +238,7 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     if not any(decision.was_made_with(Path(calibration)) for calibration in calibrations):
         raise CovcalError(
             f"{path} was not made with {' or '.join(map(str, calibrations))}: run covcal decide "
-            "again, or pass with -c the calibration that it was made with"
+            "again, or pass the calibration of this decision with -c"
         )
     return decision
 

@@ -52,7 +52,6 @@ ONE_CONFIDENCE = "confidence"
 # Class names for a file that has confidences but no class names. The confidence of the most
 # probable of 20 classes can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
-# The column of predictions in a file with the classes `EVENTS`.
 PREDICTION = "prediction"
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")

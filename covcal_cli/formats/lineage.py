@@ -66,8 +66,8 @@ def labels_of(
         needed = labels_of_document(read_json(document, remedy=remedy))
         if lacking := [name for name in needed if name not in labels]:
             raise CovcalError(
-                f"{file} does not have the label {shown(lacking[0])} of {document}: extract "
-                "it again with all labels, or make a calibration of fewer labels"
+                f"{file} does not have the label {shown(lacking[0])} of {document}: extract the "
+                "file again with all labels, or make a calibration of fewer labels"
             )
     return labels
 
