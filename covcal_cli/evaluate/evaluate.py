@@ -191,7 +191,8 @@ def evaluate(
         targets = [part.require_target() for part in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         if targets[0].count("test"):
-            hint = f"label test rows that covcal pick {as_word(path)} --split test picks, or {hint}"
+            drawn = f"covcal pick {as_word(path)} --split test"
+            hint = f"draw test rows with {drawn} and label these rows, or {hint}"
         of_split, repeats = _measured_once(targets, _rows_of_split(targets, split, hint))
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)

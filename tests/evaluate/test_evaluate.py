@@ -229,8 +229,9 @@ class TestRows:
         line = covcal("evaluate", features).error_line()
         assert line == (
             f"{features}: none of its 80 target test rows has a label: "
-            f"label test rows that covcal pick {features} --split test picks, or to estimate the "
-            f"accuracy without labels, run covcal estimate {features} -c cal.json"
+            f"draw test rows with covcal pick {features} --split test and label these rows, "
+            "or to estimate the accuracy without labels, run covcal estimate "
+            f"{features} -c cal.json"
         )
 
     def test_no_label_and_no_source(self, features: Path) -> None:

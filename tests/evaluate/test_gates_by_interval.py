@@ -519,7 +519,7 @@ class TestSplits:
         covcal("label", "features.h5", "to-label.csv", cwd=folder).require_success()
         line = covcal("evaluate", "features.h5", cwd=folder).error_line()
         assert line.startswith("features.h5: none of its 600 target test rows has a label: ")
-        assert "label test rows that covcal pick features.h5 --split test picks" in line
+        assert "draw test rows with covcal pick features.h5 --split test and label" in line
 
     @pytest.mark.parametrize("labelled", [True, False])
     def test_no_test_rows(self, folder: Path, labelled: bool) -> None:
