@@ -34,7 +34,7 @@ _NUDGES = 5
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
-_LARGEST_MOVE = 1e6  # JSON has no infinity.
+_LARGEST_MOVE = 1e6  # A finite number, because JSON has no infinity.
 _SMALL = 1e-4  # Smaller singular values are rounding errors.
 _MANY_CLASSES = 100
 ASSUMPTION = "with standardised logits, target rows are nearest to source rows of the same class"
@@ -46,7 +46,7 @@ class Centres:
     """The mean direction of each class, as initial cluster centres."""
 
     classes: Labels
-    directions: Float32s  # (m, K); each row has length 1.
+    directions: Float32s  # Shape (m, K). Each row has length 1.
 
     @cached_property
     def first_equal(self) -> Labels:
@@ -195,7 +195,7 @@ def _centred(logits: Floats) -> Float64s:
 
 
 def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32s]:
-    """Reduce the dimension of points and directions, if this keeps their cosines.
+    """Project points and directions to fewer dimensions if all cosines stay the same.
 
     The logits of a classifier with d features have at most d dimensions. An orthonormal basis is
     found by random projections (Halko et al. 2011).
@@ -214,10 +214,7 @@ def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32
 
 
 def _nearest(points: Float32s, directions: Float32s, shares: Float64s | None) -> Labels:
-    """Cluster the points, and return the index of each point's nearest centre, (n,).
-
-    `directions` are the initial centres. `shares`, (m,), are the wanted cluster sizes, or None.
-    """
+    """Cluster the points, and return the index of each point's nearest centre, (n,)."""
     cosines = points @ directions.T
     powers = np.empty_like(cosines)
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)

@@ -100,8 +100,7 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     confidence at T_s. Source: Garg et al., "Leveraging unlabeled data to predict
     out-of-distribution performance", ICLR 2022.
 
-    The interval also allows for the sampling error of the number of source errors (two standard
-    errors).
+    The interval includes two standard errors of the number of source errors.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)

@@ -187,7 +187,7 @@ def _at(
     width = max(1, _BLOCK_VALUES // len(prices))
     for start in range(0, costs.shape[1], width):
         part = slice(start, start + width)
-        # in float64, because dividing by a small eps magnifies rounding errors
+        # Use float64, because dividing by a small eps magnifies rounding errors.
         scores = (prices[:, None] - costs[:, part]) / eps
         top = scores.max(axis=0)
         scores -= top
@@ -232,7 +232,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
 
 
 def confidence_change(inputs: EstimatorInputs) -> Guard:
-    """Return the check `fall in confidence` (see `fall_in_confidence`)."""
+    """Return the check `fall in confidence` of the inputs."""
     source, target = inputs.source_confidence, inputs.target_confidence
     noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
     fall = float(source.mean() - target.mean())

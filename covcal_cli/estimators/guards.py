@@ -78,7 +78,7 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     """Check with the mean confidence whether something besides the class frequencies changed.
 
     A change of the class frequencies alone hardly lowers the mean confidence. So the check passes
-    if the mean confidence falls. It also passes if the mean confidence rises by more than 15
+    if the mean confidence falls. The check also passes if the mean confidence rises by more than 15
     points, or if most predictions change.
 
     `fall` is the fall of the mean confidence from source to target. `drift` is the total variation
@@ -185,8 +185,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 def prior_rows(noise: float) -> Guard:
     """Check that there are enough source rows to estimate the class frequencies p_y.
 
-    `noise` is the standard error of log p_y, as a mean over the classes of the target. The limit is
-    1/3, as with nine rows per class.
+    `noise` is the standard error of log p_y, as a mean over the classes of the target. Nine rows
+    per class give the limit, 1/3.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (

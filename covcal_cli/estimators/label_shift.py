@@ -86,7 +86,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
 
 
 def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
-    """Return C, (K, K), with one column per label, and mu, (K,)."""
+    """Return the matrix C, (K, K), with one column per label, and the vector mu, (K,)."""
     on_source = probabilities(inputs.source_logits, inputs.temperature)
     joint = np.zeros((inputs.n_classes, inputs.n_classes))
     np.add.at(joint.T, inputs.source_labels, on_source.T / inputs.n_source)

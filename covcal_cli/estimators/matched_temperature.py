@@ -2,8 +2,8 @@
 
 Usually the mean confidence falls from 1 to 1/K as T grows, so exactly one T gives the accuracy. The
 mean confidence may also rise with T if labels come from the classifier, but logits from the aligned
-forecaster. Then a grid search finds all solutions. The largest T at which the mean confidence falls
-is used. Without a solution, the T with the nearest mean confidence is used.
+forecaster. Then a grid search finds all solutions. covcal uses the largest T at which the mean
+confidence falls. Without a solution, covcal uses the T with the nearest mean confidence.
 
 T is searched in [1e-4, 1e4] x c, where c is the root mean square of the centred logits
 (MATHEMATICS, section 4).

@@ -366,9 +366,8 @@ def _cost(
 ) -> Interval:
     """Return the mean cost of rows, with its range.
 
-    `chances` are three arrays of probabilities, (K, n). The first array matches the estimated
-    accuracy, and the others match the ends of its range. `shares` are three accuracies, one per
-    array; the default is the mean confidence of each array.
+    `chances` are probabilities, (K, n), for three accuracies: the estimate and both ends of its
+    range. `shares` are these accuracies; the default is the mean of each array.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)

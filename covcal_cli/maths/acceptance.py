@@ -218,7 +218,7 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
     """Return the best plan to accept some of the `most` rows with the highest scores.
 
     Each candidate is the smallest set of rows whose test allows a certain number of wrong rows. The
-    last candidate is all `most` rows. `limits` maps a threshold to two numbers: the number of
+    last candidate contains all `most` rows. `limits` maps a threshold to two numbers: the number of
     labels above the threshold, and the result of `most_wrong`.
     """
 
@@ -317,7 +317,7 @@ def best_region(
     groups: Sequence[Ranking] = (),
     regions: Sequence[float] = (),
 ) -> tuple[float, Plan] | None:
-    """Return the threshold and the plan that accept most rows with `labels` labels, or None.
+    """Return the threshold and the plan that accept the most rows with `labels` labels, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
     approximation, but `most_wrong` is exact. With `groups`, each group is tested separately, and

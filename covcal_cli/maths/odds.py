@@ -75,7 +75,7 @@ def confidences_of(
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the most probable class at T, shape (n,).
 
-    Log odds still rank rows where probabilities round to 1.
+    Log odds can rank rows even if all probabilities round to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):

@@ -365,7 +365,7 @@ class OutputEvidence:
 
     @property
     def total(self) -> float | None:
-        """The sum of every row after subtracting `lowest` from each value, else None."""
+        """The sum of each row after `lowest` is subtracted from each value, None if sums differ."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
@@ -391,10 +391,7 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Round a number that is nearly whole.
-
-        If the outputs are rounded, return None for a number that is not nearly whole.
-        """
+        """Round a nearly whole number. Return None if only whole numbers are possible."""
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
             return whole
@@ -576,7 +573,7 @@ class OutputEvidence:
         if are_logits and self.low < 0 and 0.9 * limit < largest <= limit:
             return (
                 f"all outputs of {self.rows} rows lie between {-limit:g} and {limit:g}, which "
-                "is unusual for logits. If the model ends with tanh, give the values before it. "
+                "is unusual for logits. If the model ends with tanh, give the values before tanh. "
                 "Multiply cosines by the scale used in training"
             )
         middle = sum(self.sums) / 2

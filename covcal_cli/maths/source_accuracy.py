@@ -1,7 +1,7 @@
 """Check the classifier's accuracy on source validation and test rows.
 
-A low accuracy shows wrong preprocessing, a wrong order of classes, or a wrong output. Training rows
-do not count, because the classifier may have been trained on them.
+A low accuracy is a sign of wrong preprocessing, a wrong order of classes, or a wrong output.
+Training rows do not count, because the classifier may have been trained on them.
 """
 
 import math

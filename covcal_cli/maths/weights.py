@@ -5,7 +5,7 @@ both domains. The importance weight is the density ratio q/p = 1/g - 1. The logi
 by T_g first, and the weights are clipped (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a ridge logistic regression, fitted by Newton's method
-(MATHEMATICS, section 1). Source and target have the same total weight.
+(MATHEMATICS, section 1).
 """
 
 from collections.abc import Callable, Iterator
@@ -178,9 +178,7 @@ def newton(
 ) -> Float64s | None:
     """Minimise a convex function by Newton's method.
 
-    Return the minimum, or None without convergence.
-
-    `derivatives` maps a point to value, gradient and Hessian.
+    `derivatives` maps a point to value, gradient and Hessian. Returns None without convergence.
     """
     point = start.copy()
     step = np.zeros_like(point)

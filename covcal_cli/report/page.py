@@ -49,7 +49,7 @@ DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definition
 
 
 def swatch(kind: str) -> str:
-    """Return the coloured box of a legend entry as HTML. The caller adds a text and ``</span>``."""
+    """Return the coloured box of a legend entry as HTML, without a text and ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '

@@ -337,9 +337,9 @@ def sentence(decision: Decision) -> str:
         return "The decision gives each row a set of classes."
     limit = None if decision.error is None else short_percent(decision.error)
     if not decision.share:
-        return "No row is accepted" + (
-            "." if limit is None else f" at an error of at most {limit}."
-        )
+        if limit is None:
+            return "No row is accepted."
+        return f"No row is accepted at an error of at most {limit}."
     above = decision.threshold
     least = "the threshold of their group" if above is None else short_percent(above)
     rows = (
