@@ -80,8 +80,14 @@ def caption(comparison: Comparison) -> str:
     name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
     over = f"mean and standard deviation over {comparison.seeds} seeds"
+    entries = [entry for shift in comparison.shifts.values() for entry in shift.values()]
+    varying = [bool(entry.deviations.get(comparison.metric.name)) for entry in entries]
     if comparison.seeds == 1:
         over = "one seed"
+    elif not any(varying):
+        over = f"the same with each of {comparison.seeds} seeds"
+    elif not all(varying):
+        over += " (without deviation: the same with every seed)"
     better = "higher" if comparison.metric.better == "higher" else "lower"
     prefixes = _prefixes(comparison)
     text = f"{name}{unit} on target test rows, {over}; {better} is better.{prefixes}"
