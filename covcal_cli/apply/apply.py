@@ -193,8 +193,6 @@ def _opened(
 
 @dataclass
 class _CalibratedRows:
-    """The rows of a file with their calibrated confidences."""
-
     file: FeatureFile
     calibration: Calibration
     domain: Domain
@@ -288,8 +286,6 @@ class _CalibratedRows:
 
 
 class _LabelRows:
-    """The rows of a file with the calibrated probability of every label."""
-
     def __init__(self, labels: Mapping[str, _CalibratedRows]) -> None:
         self.labels = labels
         self._sums = np.zeros(len(labels))
