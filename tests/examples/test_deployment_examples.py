@@ -349,7 +349,7 @@ class TestNightly:
         with edited(nights.features) as file:
             del file["source"]
         assert nights.again(MAX_ECE="0.05") == 3
-        assert "extract them together with the source, then " in nights.mail
+        assert "extract these rows together with the source, then run: " in nights.mail
         assert "nightly" in nights.text("report.html")
         assert not (nights.folder / "candidate.json").exists()
 
