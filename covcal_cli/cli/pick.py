@@ -126,7 +126,7 @@ def pick(
       covcal pick -n 50 -o tasks.json
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
-      covcal pick -n 100 --split test -o test.csv  # labels for covcal evaluate
+      covcal pick -n 100 --split test -o test.csv
     """
     from covcal_cli.formats.decision import ROLES_OF_ROWS, input_of
     from covcal_cli.formats.features import ALL, SPLITS
