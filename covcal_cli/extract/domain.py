@@ -85,7 +85,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # Maps names to datasets. With several labels, only the first label is included.
         self.content: Mapping[str, Any] = {}
-        # Yields all batches after the first batch; the first batch and its results.
+        # A generator that yields all later batches, and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None

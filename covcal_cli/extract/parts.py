@@ -88,8 +88,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        `shared` is the name of a written group with the same rows. If given, only the logits and
-        labels are written, and all other datasets are links to `shared`.
+        `shared` is the name of a written group with the same rows. If `shared` is given, only
+        logits and labels are written, and all other datasets are links to `shared`.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -159,7 +159,7 @@ def complete(
     largest: float,
     shard: str | None = None,
 ) -> None:
-    """Write the last attributes of a features file, such as the error of the last layer.
+    """Write the attributes that are known at the end of a run, such as the last layer's error.
 
     `worst` is the largest |phi W^T + b - logits|, and `largest` is the largest |logit|.
     """

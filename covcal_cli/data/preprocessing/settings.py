@@ -186,7 +186,8 @@ class Preprocessing:
         else:
             return ""
         side = _size_text(wanted)
-        return f"--size {side} for whole images, or --crop {side} --resize {lengths} for centres"
+        centres = f"--crop {side} --resize {lengths} to use their centres"
+        return f"--size {side} to use whole images, or {centres}"
 
     def _resize(self, size: Size, color: Color) -> Resize:
         asked = self.resize or Resize()

@@ -262,8 +262,8 @@ class ParquetStore(Store):
 
 def _stored_bytes(group: _Group, names: Sequence[str]) -> dict[str, int]:
     """Return the size of each column in bytes, as declared in the file."""
-    # Read a row before the size. If the size is damaged, reading a row raises an error, but asking
-    # pyarrow for the size ends the process.
+    # If the size of a column is damaged, reading a row raises an error, but asking pyarrow for the
+    # size ends the process. So read a row first.
     for name in names:
         column = {"row_groups": [group.number], "columns": [name], "use_threads": False}
         next(group.file.iter_batches(1, **column), None)

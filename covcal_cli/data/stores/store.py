@@ -203,7 +203,7 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images, or None. If there are several, one must be called ``image``."""
+    """Return the name of the column with images, or None."""
     columns = [name for name, entry in store.entries.items() if entry.is_encoded]
     usual = [name for name in columns if name.lower() in _USUAL]
     if len(columns) > 1 and len(usual) != 1:

@@ -113,13 +113,13 @@ def test_what_is_given_wins() -> None:
             {"crop": (224, 224), "resize": Resize("short", short=256)},
             (None, 3, 384, 384),
             F4,
-            r"--crop 224 does .*: pass --size 384 .* or --crop 384 --resize short:439 for centres",
+            r"--crop 224 does .*: pass --size 384 .* or --crop 384 --resize short:439 to use",
         ),
         (
             {"crop": (224, 224), "resize": Resize("squash", size=(224, 224))},
             (None, 3, 384, 384),
             F4,
-            r"--crop 224 does .*: pass --size 384 .* or --crop 384 --resize squash:384 for centres",
+            r"--crop 224 does .*: pass --size 384 .* or --crop 384 --resize squash:384 to use",
         ),
         (
             {"size": (9, 9), "crop": (4, 4), "resize": Resize("short", short=5)},
