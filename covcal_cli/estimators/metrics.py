@@ -200,7 +200,7 @@ class ExpectedSpread:
         return Interval(self.value, min(around) - self.below**0.5, max(around) + self.above**0.5)
 
     def mean(self, others: Sequence[Self]) -> "ExpectedSpread":
-        """Return the mean over classes, whose errors are assumed to be independent."""
+        """Return the mean over classes. The errors of classes are assumed to be independent."""
         parts = (self, *others)
         count = len(parts)
         return ExpectedSpread(

@@ -34,7 +34,7 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # naive Bayes can be as low, so DEPTH is multiplied by the usual distance of the two highest logits.
 DEPTH = 5e3
 _DEEPEST = 1e30  # A logit this far below the highest logit is always masked.
-# The usual distance is this quantile of all distances. It is low, because most rows may have masks.
+# The usual distance is this quantile, which must be low because most rows may have masked logits.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 

@@ -22,7 +22,7 @@ _NOISE = 0.01
 _SKILL = {0.7: 0.6, 0.55: 0.75}
 # If the most frequent class has a share of 0.9, an AUROC needs 10 rows of other classes.
 _RARE, _FEWEST_RANKED = 0.9, 10
-# A smaller gain over always answering the most frequent class is little.
+# A smaller gain over always answering the most frequent class does not count.
 _SMALL_GAIN = 0.02
 RIGHT, WRONG = "right", "wrong"
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
