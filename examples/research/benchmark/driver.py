@@ -18,7 +18,6 @@ from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import document_text
 
 SCHEMA = "covcal-benchmark/3"
-# Every file is measured with adapt and without it.
 STATES = (AdaptSettings(device="cpu"), None)
 
 

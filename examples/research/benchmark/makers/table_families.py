@@ -3,8 +3,6 @@
 from benchmark.makers.classifiers import TREES
 from benchmark.makers.tables import Table
 
-# Columns that are the inputs of several shifts.
-
 _GSS = "age,prestg10,childs,wrkstat,gender,educcat,maritalcat"
 _CPS = "education,experience,ethnicity,smsa,parttime"
 _FLIGHT = "month,day,sched_dep_time,dep_delay,distance,hour,carrier"

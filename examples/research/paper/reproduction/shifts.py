@@ -43,7 +43,6 @@ SHIFTS = {
     )
 }
 
-# Published cells of Table 1 by shift and method.
 PAPER: dict[str, dict[str, Published]] = {
     name: dict(zip(METHODS, cells, strict=True))
     for name, cells in {
