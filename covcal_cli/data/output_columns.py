@@ -242,15 +242,19 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
     """Return the class of each column whose name contains one of the `classes` or labels.
 
     The names must have a common beginning and end around the class, such as ``P(NAME)``. Class
-    names that are numbers need a word such as ``prob`` in the column name. In H2O's files, the
-    column ``predict`` precedes one column per class.
+    names that are numbers need a word such as ``prob`` in the column name, or all columns of
+    numbers are called 0 to K-1 and have the sum 1. In H2O's files, the column ``predict`` precedes
+    one column per class.
     """
     numbers = set(plain_numbers(store))
     labels_and_sets = (name for name in store.entries if name.lower() in LABEL_NAMES)
     label = next((name for name in labels_and_sets if len(store.entries[name].shape) == 1), None)
     texts = store.texts(label) if label is not None else []
     labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
-    for names in (set(classes), _after_predict(store, numbers), labels):
+    numbered = set(map(str, range(len(numbers))))
+    if numbers != numbered or not _sum_to_1(store, [*numbers]):
+        numbered = set()
+    for names in (set(classes), _after_predict(store, numbers), labels, numbered):
         if len(names) > 1 and names <= numbers:
             return {name: name for name in store.entries if name in names}
         affixes = [
@@ -277,9 +281,16 @@ def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
     names = [*takewhile(numbers.__contains__, rest)]
     if not set(store.texts("predict")) <= set(names):
         return set()
-    rows = np.arange(min(_FIRST_ROWS, *store.entries["predict"].shape), dtype=np.int64)
+    return set(names) if _sum_to_1(store, names) else set()
+
+
+def _sum_to_1(store: Store, names: Sequence[str]) -> bool:
+    """Return whether columns have the sum 1 in each of the first rows."""
+    if not names:
+        return False
+    rows = np.arange(min(_FIRST_ROWS, *store.entries[names[0]].shape), dtype=np.int64)
     sums = [sum(part.values()) for _, part in store.pieces(names, rows, _FIRST_ROWS)]
-    return set(names) if np.allclose(np.concatenate(sums), 1, atol=0.01) else set()
+    return bool(np.allclose(np.concatenate(sums), 1, atol=0.01))
 
 
 def _surroundings(label: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:

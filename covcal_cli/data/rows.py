@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Splits
 from covcal_cli.data.labels import LABEL_NAMES, RowLabels, unlabelled
-from covcal_cli.data.stores.store import Store
+from covcal_cli.data.stores.store import MixedColumnError, Store
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
 
@@ -221,7 +221,7 @@ class RowFacts:
         self.groups: Mapping[str, AnyArray] = {
             name.removeprefix(GROUP_PREFIX): self._texts(name)
             if name in texts_kept
-            else self._column(name)
+            else self._group(name)
             for name in groups
         }
 
@@ -325,6 +325,15 @@ class RowFacts:
         self._require_one_each(name)
         self._require_short(name, _LONGEST_GROUP)
         return self._store.whole(name).reshape(self._n)
+
+    def _group(self, name: str) -> AnyArray:
+        try:
+            return self._column(name)
+        except MixedColumnError:
+            texts = self._store.texts(name)
+            if max(map(len, texts)) > _LONGEST_GROUP:
+                raise
+            return np.array(texts)
 
     def _require_one_each(self, name: str) -> None:
         shape = self._store.entries[name].shape

@@ -104,6 +104,23 @@ def test_names_of_columns_are_the_classes(tmp_path: Path) -> None:
     assert table.class_names == ("z", "a", "x")
     classes = choose_classes(None, table.class_names, [table], K)
     np.testing.assert_array_equal(table.labels(classes), LABELS)
+    # Class numbers need no word such as prob if nothing else can be meant.
+    columns = {str(k): softmax(LOGITS)[:, k].tolist() for k in range(K)}
+    path = write_csv(tmp_path / "out.csv", columns)
+    np.testing.assert_allclose(
+        softmax(read(opened(path, "probabilities"))), softmax(LOGITS), atol=1e-6
+    )
+
+
+def test_numbers_that_turn_into_texts_are_a_group_of_texts(tmp_path: Path) -> None:
+    """A column that is not an output may hold anything; an output may hold only numbers."""
+    columns: dict[str, Any] = {f"prob_{k}": softmax(LOGITS)[:, k].tolist() for k in range(K)}
+    columns["extra"] = [1.5] * (N - 1) + ["none of these"]
+    table = opened(write_csv(tmp_path / "out.csv", columns), "probabilities")
+    assert table.columns["extra"].tolist() == list(map(str, columns["extra"]))
+    columns["prob_1"][-1] = "many"
+    with pytest.raises(CovcalError, match=r"'many' in line \d+, .*: write a number$"):
+        read(opened(write_csv(tmp_path / "out.csv", columns), "probabilities"))
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,8 @@ BAD: dict[str, tuple[str, str]] = {
     "short line": ("a,b\n1,2\n3\n", "line 3 has 1 cells, but the first line names 2 columns"),
     "long line": ("a,b\n1,2,3\n", "line 2 has 3 cells, but the first line names 2 columns"),
     "no header": ("1,2\n3,4\n", "the first line holds numbers, not names: add a first line"),
+    "classes or a row": ("0,1\n.3,.7\n", "such as prob_0,prob_1 for the probabilities of the"),
+    "no classes": ("0,1,2\n3,4,5\n", "the first line holds numbers, not names: add a first line"),
     "no first line": ("\na,b\n1,2\n", "the first line is empty: name the columns there"),
     "underscore": ("a,b\n1,2\n3,1_0\n", "column b holds '1_0' in line 3, but numbers"),
     "other digits": ("a,b\n1,2\n3,\uff11\n", "column b holds '\uff11' in line 3, but numbers"),

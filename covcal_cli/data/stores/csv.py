@@ -25,6 +25,7 @@ from covcal_cli.data.stores.store import (
     LONGEST_LINE,
     WINDOW_BYTES,
     Entry,
+    MixedColumnError,
     Piece,
     Store,
     holds_returns,
@@ -38,6 +39,7 @@ _EXCEL = re.compile(rf"sep=([{_DELIMITERS}])\s*", re.IGNORECASE)
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
+_OUTPUTS = ("prob_", "logit_")  # Columns with these names hold no texts.
 _CELL_BYTES = 64  # Memory of a short text in Python, in bytes.
 _LARGE = 16 << 20  # Minimum size of files for pyarrow, in bytes.
 _LARGEST_BLOCK = 1 << 30  # Largest number of characters that pyarrow parses at once.
@@ -173,9 +175,11 @@ class CSVStore(Store):
         usual, remedy = "numbers", "a number"
         if has_booleans:
             usual = remedy = "true or false"
-        raise self.error(
-            f"column {name} holds {cell!r} in {place}, but {usual} in earlier rows: write "
-            f"{remedy}. If the column holds texts, rename it to {GROUP_PREFIX}{name}"
+        if not name.startswith(_OUTPUTS):
+            remedy += f". If the column holds texts, rename it to {GROUP_PREFIX}{name}"
+        raise MixedColumnError(
+            f"{self.path}: column {name} holds {cell!r} in {place}, but {usual} in earlier rows: "
+            f"write {remedy}"
         )
 
     def _has_comma(self, cell: str) -> bool:
@@ -293,12 +297,22 @@ class CSVStore(Store):
                 names[index] = f"column {index + 1}"
             elif name in names[:index]:
                 raise self.error(f"two columns are called {name!r}: rename one of them")
-        if all(_kind(name) == "number" for name in names):
+        if all(_kind(name) == "number" for name in names) and not self._are_classes(names):
+            example = "a,b,label"
+            if names == ["0", "1"]:
+                example = "prob_0,prob_1 for the probabilities of the classes 0 and 1"
             raise self.error(
                 "the first line holds numbers, not names: add a first line with the names of "
-                "the columns, such as a,b,label"
+                f"the columns, such as {example}"
             )
         return names
+
+    def _are_classes(self, names: Sequence[str]) -> bool:
+        """Return whether a first line such as 0,1,2 names classes. A line 0,1 may be a row."""
+        with self._reading() as (_, reader, _):
+            row: list[str] = next(reader, [])
+        has_fraction = any("." in cell and _kind(cell) == "number" for cell in row)
+        return len(names) > 2 and [*names] == list(map(str, range(len(names)))) and has_fraction
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:

@@ -46,6 +46,10 @@ class Entry:
         return self.dtype.kind in "SUO"
 
 
+class MixedColumnError(CovcalError):
+    """A column of a file without types has numbers, and a text or another kind of value."""
+
+
 class Store(Protocol):
     """A file of named arrays."""
 
