@@ -304,7 +304,7 @@ def test_labels_of_test_rows_are_for_evaluate(folder: Path, name: str) -> None:
     sheets = [folder / "test-1.csv", folder / "test-2.csv"]
     pick = ("pick", path, "--split", "test", "-n", 20, "-o")
     done = covcal(*pick, sheets[0]).require_success()
-    assert "+/- 22 if the confidence is wrong" in done.out  # 1.96 sqrt(1/4 / 20)
+    assert "(worst case: 22)" in done.out  # 1.96 sqrt(1/4 / 20)
     assert "covcal evaluate will read these labels" in done.out
     covcal(*pick, sheets[1], "--after", sheets[0]).require_success()
     ids = [{line["id"] for line in lines_of(sheet)} for sheet in sheets]

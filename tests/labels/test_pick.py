@@ -219,7 +219,7 @@ def test_splits_are_drawn_from_when_asked(picked: Path, tmp_path: Path) -> None:
     line = covcal("pick", path, "--after", output, "--split", "all", "-o", tmp_path / "y.csv")
     assert "were drawn from its train rows: leave out --split" in line.error_line()
     line = covcal("pick", path, "-n", 9, "--split", "test", "-o", tmp_path / "y.csv")
-    assert "only 0 target test rows left to label, because 80 have a label" in line.error_line()
+    assert "0 target test rows left to label, because 80 rows have a label" in line.error_line()
 
 
 def test_paths_stand_where_the_images_are(picked: Path, tmp_path: Path) -> None:
