@@ -103,7 +103,7 @@ def test_report_says_how_it_was_made(path: Path) -> None:
     covcal("calibrate", path, "--labels", "none", "-o", "none.json", "-f", cwd=path.parent)
     covcal("report", path, "-c", "none.json", "-o", page, "-f", cwd=path.parent).require_success()
     shown = page.read_text(encoding="utf-8")
-    assert "used no labels, but the estimated accuracy used 70" in shown
+    assert "page used 70 labels. So they have different accuracies." in shown
 
 
 @pytest.mark.parametrize("settings", [{"labels": "none"}, {"method": "cot"}])
