@@ -258,7 +258,8 @@ class Pool:
         periods = f" of {self.first} to {self.last}"
         if self.first == self.last:
             periods = "" if self.last == entry.period else f" of {self.last}"
-        return PeriodAccuracy(value, low, high, f"{self.labels} labels{periods}")
+        of = f"{self.labels} label{'s' * (self.labels > 1)}{periods}"
+        return PeriodAccuracy(value, low, high, of)
 
 
 def pooled(
