@@ -276,14 +276,16 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
         with FeatureFile(path) as opened:
             return to_calibrate(path) if opened.source is not None else ""
     options = "".join(f" -c {as_word(document)}" for document in documents or ["cal.json"])
-    if len(names) == 2 and measured_action(evaluation, names[-1])[0] == "good":
+    verdict, _ = measured_action(evaluation, names[-1])
+    if len(names) == 2 and verdict == "good":
         model = path.parent / evaluation.model
         export = f"  # or covcal export {as_word(model)}{options}" if model.is_file() else ""
         return f"covcal apply {file}{options}{export}"
     report = f"covcal report {file}{options}  # shows every class"
     if evaluation.labelled == evaluation.total:
         return report
-    return f"{report}; {to_pick(path)} draws rows to label"
+    of_test = " --split test" if verdict == "mixed" and evaluation.split == "test" else ""
+    return f"{report}; {to_pick(path)}{of_test} draws rows to label"
 
 
 def _of_networks(evaluation: "Evaluation") -> str:

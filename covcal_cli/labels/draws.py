@@ -369,7 +369,7 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
                     writer.share(f"{group}{place}", f"label/0/{place}")
                 elif place == TARGET_LABELS and is_for_evaluate:
                     labels = dataset[:]
-                    labels[draw.rows[draw.labelled]] = draw.labels[draw.labelled]
+                    labels[draw.rows] = draw.labels  # An unknown label takes back a disputed label.
                     writer.write(f"{group}{place}", labels)
                 else:
                     writer.copy(f"{group}{place}", dataset)

@@ -330,11 +330,19 @@ def test_labels_of_test_rows_are_for_evaluate(folder: Path, name: str) -> None:
     )
     assert after["method"] == before["method"]
     assert after["estimates"] == before["estimates"]
+    done = covcal("evaluate", path, "-c", folder / "after.json").require_success()
+    assert " --split test draws rows to label" in done.err
     done = covcal("label", path, sheets[0]).require_success()
     assert "0 added; 20 of the 20" in done.out
     wrong = [line | {"label": known[next(iter(ids[1]))]} for line in lines_of(sheets[0])]
     write_lines(sheets[0], wrong)
     assert "disagree" in covcal("label", path, sheets[0]).error_line()
+    dropped = folder / "dropped.h5"
+    done = covcal("label", path, sheets[0], "--resolve", "drop", "-o", dropped).require_success()
+    with h5py.File(dropped) as file:
+        n = int((file["target/labels"][...] >= 0).sum())
+    assert n < 40
+    assert f"{n - 20} of the 20" in done.out
     assert "only 40 target test rows left" in covcal(*pick[:-2], 41, "-o", "x.csv").error_line()
     for_decision = covcal(*pick, folder / "x.csv", "--for", "decide.json").error_line()
     assert "labels of test rows cannot prove the promise of decide.json" in for_decision
