@@ -273,11 +273,11 @@ class ConfidenceStore(Store):
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
         if columns.correct is None and columns.labels is not None and columns.predictions:
-            pairs = [*zip(columns.predictions, columns.labels, strict=True)]
+            known = {*columns.labels}
             alike = [
-                pair
-                for pair in pairs
-                if pair[1] and pair[0] != pair[1] and _plain(pair[0]) == _plain(pair[1])
+                (answer, label)
+                for answer, label in zip(columns.predictions, columns.labels, strict=True)
+                if label and answer not in known and _plain(answer) == _plain(label)
             ]
             if alike:
                 answer, label = alike[0]

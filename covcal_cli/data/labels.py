@@ -244,7 +244,8 @@ class RowLabels:
 
 def unlabelled(n: int, path: Path) -> RowLabels:
     """Return n unknown labels."""
-    return RowLabels(np.full(n, UNKNOWN_LABEL, dtype=np.int64), path, "label")
+    # Not -1, because a class can have the name -1.
+    return RowLabels(np.full(n, np.nan), path, "label")
 
 
 def _is_whole(text: str) -> bool:

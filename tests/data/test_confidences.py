@@ -143,6 +143,7 @@ def test_names_that_differ_are_refused_or_noted(tmp_path: Path) -> None:
     assert same.class_names == ("caf\u00e9", "dog", "ice tea")
     notes = " ".join(read(("dog.", 0.9, "dog"), usual).notes)
     assert "in 1 rows, prediction and label differ only in case or punct" in notes
+    assert not read((1, 0.9, -1), (-1, 0.8, -1), (1, 0.7, 1)).notes
     with pytest.raises(CovcalError, match=r"no prediction \(0, 1\) is one of the labels \(a, b\)"):
         read(*[(0, 0.9, "a"), (1, 0.8, "b")] * 5)
     with pytest.raises(

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.data.classes import ClassMap, named_classes, numbered_classes
-from covcal_cli.data.labels import RowLabels
+from covcal_cli.data.labels import RowLabels, unlabelled
 from covcal_cli.errors import CovcalError
 
 TYPES = ("int64", "int8", "float32", "text")
@@ -70,7 +70,9 @@ def test_minus_one_that_the_classes_name_is_that_class(names: tuple[str, ...], k
 @pytest.mark.parametrize("kind", ["float32", "text"])
 def test_no_value_is_unknown_where_minus_one_is_a_class(kind: str) -> None:
     values = [-1, 1, "nan" if kind == "text" else np.nan]
-    assert labels(values, kind).indices(named_classes(("-1", "1"))).tolist() == [0, 1, -1]
+    classes = named_classes(("-1", "1"))
+    assert labels(values, kind).indices(classes).tolist() == [0, 1, -1]
+    assert unlabelled(2, Path("t.csv")).indices(classes).tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize("missing", ["nan", "NaN", "None", "<NA>", "null", " nan ", ""])
