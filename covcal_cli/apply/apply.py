@@ -65,6 +65,7 @@ class ApplyReport:
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits.
     networks: Path | None  # Path of the adapted file with the networks; None without networks.
+    accepted: int | None = None  # Number of rows that the decision accepts; None without one.
     # Mean calibrated probability of each label, if rows can have several labels. With several
     # labels, all other fields describe the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
@@ -160,6 +161,7 @@ def apply(
         temperature=calibration.forecaster_temperature,
         aligned_temperature=calibration.aligned_temperature,
         networks=None if aligned is None else aligned.path,
+        accepted=first.accepted if first.decision and first.decision.accepts_rows else None,
         labels=source.means if isinstance(source, _LabelRows) else {},
     )
 
@@ -203,6 +205,7 @@ class _CalibratedRows:
     decision: Decision | None = None
     n_labels: int = 1  # Number of labels whose blocks are in memory at the same time.
     confidence_sum: float = 0.0
+    accepted: int = 0
     label_is_not_top: int = 0
     ties: int = 0
     tie_confidence: tuple[float, float] = (1.0, 0.0)
@@ -256,6 +259,7 @@ class _CalibratedRows:
         accept, members, decision = None, None, self.decision
         if decision is not None and decision.accepts_rows:
             accept = decision.accepts(confidence, self.domain, rows)
+            self.accepted += int(np.count_nonzero(accept))
         if decision is not None and decision.sets is not None:
             members = decision.sets.members(probabilities)
         return AppliedRows(

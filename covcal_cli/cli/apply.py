@@ -77,6 +77,7 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
+    from covcal_cli.errors import in_percent
     from covcal_cli.maths.softmax import shown_temperatures
 
     console = Console(quiet=quiet, verbose=verbose)
@@ -131,6 +132,9 @@ def apply(
             "Confidence": mean,
             "Calibration": f"{applied.method_used}, T = {temperature}",
         }
+        if applied.accepted is not None:
+            share = in_percent(applied.accepted / applied.rows)
+            facts["Accept"] = f"{share} % of these rows, {applied.accepted:,} of {applied.rows:,}"
         console.screen(aligned(facts))
     if applied.label_is_not_top and not applied.labels:
         console.warn([_two_answers(applied, confidence_only)])

@@ -32,6 +32,7 @@ _ALARMS = re.compile(r"\bFAILED\b")
 # This pattern matches the first of two aligned columns.
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
 _SECONDS = 30.0  # Seconds between two lines of progress.
+_LARGEST_DECISION = 1_000_000  # Larger JSON files are not read, in bytes.
 _BAR, _BESIDE = 20, 38  # Widths of the progress bar and its text, in characters.
 
 
@@ -260,15 +261,30 @@ def to_new_sheet() -> str:
 
 
 def to_decide(path: Path) -> str:
-    """Return the command that makes decide.json again, with new labels."""
+    """Return the command that repeats the newest decision, preferably about the same file."""
     from covcal_cli.formats.decision import Decision
     from covcal_cli.records import read_document
 
-    with suppress(CovcalError):
-        decision = read_document(Decision, Path("decide.json"), remedy="")
-        if decision.error is not None and decision.covers == "future rows":
-            command = f"covcal decide {as_word(path)} --error {decision.error:g}"
-            return f"{command} --certainty {decision.certainty:g} --force  # replaces decide.json"
+    decisions = {}
+    for found in Path().glob("*.json"):
+        if found.stat().st_size < _LARGEST_DECISION:
+            with suppress(CovcalError):
+                decisions[found] = read_document(Decision, found, remedy="")
+
+    def order(found: Path) -> tuple[bool, int]:
+        is_same = decisions[found].rows_file.resolve() == path.resolve()
+        return is_same, found.stat().st_mtime_ns
+
+    if decisions:
+        found = max(decisions, key=order)
+        decision = decisions[found]
+        plain = decision.error is not None and decision.cost is None and decision.sets is None
+        if plain and decision.covers == "future rows":
+            options = f" --error {decision.error:g} --certainty {decision.certainty:g}"
+            for option, column in (("--by", decision.by), ("--promise-by", decision.promise_by)):
+                options += f" {option} {as_word(column)}" if column else ""
+            options += "" if found.name == "decide.json" else f" -o {as_word(found)}"
+            return f"covcal decide {as_word(path)}{options} --force  # replaces {found.name}"
     return f"covcal decide {as_word(path)} --force, with the options of the first decision"
 
 

@@ -243,12 +243,14 @@ def _groups(decision: "Decision") -> str:
             promise = needs if group.labels_needed else "unlikely"
             if use is not None and group.threshold is not None:
                 promise = f"yes ({use.labels} labels, {use.wrong} wrong)"
+                # An estimate without these labels could contradict the promise.
+                cells[1] = f"at most {short_percent(decision.error or 0.0)}"
             cells.append(promise if group.rows else "")
         rows.append([group.name, str(group.rows), *cells])
     columns = [by or decision.by or "", "rows", "accepted", "expected to be wrong"]
     table = Table(columns + ["promise"] * (by is not None), rows)
     about = "about all accepted rows together" if by is None else "about one group"
-    return f"{tables.text(table)}\nEach error is an estimate. A promise is {about}."
+    return f"{tables.text(table)}\nEach error with a range is an estimate. A promise is {about}."
 
 
 def _offer(decision: "Decision", output: str) -> str:

@@ -126,7 +126,9 @@ def label(
     if labelling.for_decision:
         following = to_decide(written)
     if labelling.for_evaluate:
-        following = f"covcal evaluate {as_word(written)} -c CALIBRATION"
+        document = Path("cal.json")
+        calibration = as_word(document) if document.exists() else "CALIBRATION"
+        following = f"covcal evaluate {as_word(written)} -c {calibration}"
     console.wrote(written, following)
 
 

@@ -332,7 +332,9 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
     if rows[worst] == 1:
         fault = "the most confident source row is wrong"
     only = "only" if expected[worst] >= 0.01 else "fewer than"
-    return f"{fault}, but {only} {max(expected[worst], 0.01):.2g} errors were expected"
+    number = max(expected[worst], 0.01)
+    count = f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+    return f"{fault}, but {only} {count} errors were expected"
 
 
 def _percent(share: float, threshold: float) -> str:

@@ -1,6 +1,7 @@
 """``covcal decide``: rows to accept, first by the estimate and then by labels."""
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -702,8 +703,13 @@ def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = covcal("decide", *options, cwd=folder).require_success()
     assert "the rows with a confidence above the threshold of their group" in done.out
     assert "the table shows the errors. Each error is an estimate, not a promise." in done.out
+    shutil.copy(folder / "decide.json", folder / "older.json")
+    os.utime(folder / "older.json", (0, 0))
     label(folder, 240)
-    done = covcal("decide", *options, cwd=folder).require_success()
+    again = covcal("label", "features.h5", "s.csv", cwd=folder).require_success()
+    following = "decide features.h5 --error 0.25 --certainty 0.9 --promise-by hospital --force"
+    assert f"next: covcal {following}  # replaces decide.json\n" in again.err
+    done = covcal(*following.split(), cwd=folder).require_success()
     (folder / "screen.txt").write_text(done.out)
     return folder
 
@@ -723,7 +729,7 @@ def test_each_group_has_its_own_threshold_and_promise(grouped: Path, tmp_path: P
     assert west.labels.drawn == west.rows < 30
     screen = (folder / "screen.txt").read_text()
     assert "In 2 of 3 groups: At most 25 % of these rows" in screen
-    assert re.search(r"north .* yes \(\d+ labels, \d+ wrong\)", screen)
+    assert re.search(r"north .* at most 25 % +yes \(\d+ labels, \d+ wrong\)", screen)
     north, *others = decision.groups  # a threshold of 0 accepts all rows of a group
     all_of_north = replace(decision, groups=(replace(north, threshold=0.0), *others))
     assert "In 2 of 3 groups" in answer(all_of_north, "decide.json")
@@ -733,8 +739,10 @@ def test_each_group_has_its_own_threshold_and_promise(grouped: Path, tmp_path: P
         file["target/columns/hospital"][:] = hospitals
         labels, test = file["target/labels"][:], file["target/split"][:] == 2
     given = ("features.h5", "-c", "cal.json", "--decide", "decide.json", "-q")
-    covcal("apply", *given, "-o", "p.npz", cwd=folder).require_success()
+    applied = covcal("apply", *given, "-o", "p.npz", cwd=folder).require_success()
     with np.load(folder / "p.npz") as rows:
+        n = len(rows["accept"])
+        assert f" % of these rows, {rows['accept'].sum():,} of {n:,}\n" in applied.out
         least = [above.get(name.decode()) or 1.0 for name in hospitals]
         accept, wrong = rows["accept"], rows["label_index"] != labels
         np.testing.assert_array_equal(accept, rows["confidence"] > np.array(least))

@@ -395,6 +395,9 @@ def test_confident_rows_that_are_wrong_are_told_from_right_confidence() -> None:
     assert one == (
         "the most confident source row is wrong, but fewer than 0.01 errors were expected"
     )
+    many = guards.errors_of_confident(np.full(2000, 0.75), np.arange(2000) < 700, 0.5)
+    assert many is not None
+    assert many.endswith("but only 500 errors were expected")
     for rows in ([], [9, 100]):  # no row; rows whose errors were expected
         assert guards.errors_of_confident(extreme[rows], wrong[rows], 0.0) is None
     # Errors below the threshold are of no matter.

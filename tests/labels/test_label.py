@@ -316,10 +316,11 @@ def test_labels_of_test_rows_are_for_evaluate(folder: Path, name: str) -> None:
     line = covcal("label", path, *sheets).error_line()
     assert "give each batch of test rows in a separate covcal label command" in line
     assert "separate" in covcal("label", path, sheets[0], folder / "second.csv").error_line()
-    for sheet in reversed(sheets):
-        done = covcal("label", path, sheet).require_success()
+    for sheet, calibration in zip(reversed(sheets), ("CALIBRATION", "cal.json"), strict=True):
+        done = covcal("label", path, sheet, cwd=folder).require_success()
         assert "20 added" in done.out
-        assert f"next: covcal evaluate {path}" in done.err
+        assert f"next: covcal evaluate {path} -c {calibration}\n" in done.err
+        (folder / "cal.json").touch()
     with h5py.File(path) as file:
         added = np.flatnonzero(file["target/labels"][...] >= 0)
         assert (file["target/labels"][added] == labels[added]).all()
