@@ -18,6 +18,7 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL
 from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
+OF_FILE = "the features file"  # Its classes have names already.
 _SHOWN = 12  # Maximum number of names in a message.
 _PLACEHOLDER = "LABEL_"  # Hugging Face's prefix for classes without a name.
 
@@ -98,8 +99,8 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return advice to use ``--classes``, or "" if the user gave ``--classes``."""
-        return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
+        """Return advice to use ``--classes``, or "" if the classes have names already."""
+        return "" if self.whose in (_ASKED, OF_FILE) else f", {advice} with --classes FILE"
 
 
 def numbered_classes(count: int) -> ClassMap:

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Booleans, Float64s, Integers, Labels, Rows
-from covcal_cli.data.classes import named_classes
+from covcal_cli.data.classes import OF_FILE, named_classes
 from covcal_cli.data.labels import PRESENCE, RowLabels
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.errors import CovcalError, shown
@@ -434,7 +434,7 @@ class LateLabels:
                     f"{self.path}: several rows have the id {self._id(line)} ({where}): use "
                     "unique ids, or add a column 'period' with the name of the row's period"
                 )
-        classes = named_classes(file.classes)
+        classes = replace(named_classes(file.classes), whose=OF_FILE)
         texts = RowLabels(self.texts, self.path, "label", texts_are_numbers=True)
         labels = texts.indices(classes)[lines]
         labelled = labels != UNKNOWN_LABEL

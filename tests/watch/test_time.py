@@ -259,6 +259,10 @@ class TestLateLabels:
         (folder / "late.csv").write_text(f"id,label\nnobody,class 1\n{first},class 1\n")
         done = covcal("watch", *arguments, cwd=folder).require_success()
         assert "1 of 2 ids are in no watched period (for example 'nobody')" in done.err
+        (folder / "late.csv").write_text(f"id,label\n{first},Klasse 1\n")
+        line = covcal("watch", *arguments, cwd=folder).error_line()
+        assert "label 'Klasse 1' is not a class of the features file" in line
+        assert line.endswith("correct it")
 
     def test_a_file_elsewhere_is_opened_only_if_it_is_named(self, folder: Path) -> None:
         """A history may come from somebody else."""
