@@ -22,9 +22,9 @@ add fields to results. All other names are private and may change. Modules are i
 use. A wrong argument raises a `CovcalError`.
 
 Waiting OpenBLAS threads use processor time. For example, `calibrate` took 4.1 instead of 0.9
-processor seconds on 2 x 30,000 rows with 64 features. Long fits use one thread if threadpoolctl is
-installed, which scikit-learn requires. Without threadpoolctl, set the environment variable
-OPENBLAS_NUM_THREADS to 1 before NumPy is imported.
+processor seconds on 2 x 30,000 rows with 64 features. Long fits use one thread if the package
+threadpoolctl is installed (scikit-learn installs it). Without this package, set the environment
+variable OPENBLAS_NUM_THREADS to 1 before NumPy is imported.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
 explains these options. Some arguments and options have different names:

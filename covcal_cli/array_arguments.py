@@ -336,7 +336,7 @@ def labelled_rows_of(
             "the label of each labelled row"
         )
     if len(np.unique(drawn)) < len(drawn):
-        raise CovcalError("rows contains a number twice: give each row once")
+        raise CovcalError("the argument rows has a row number twice: give each number once")
     for values, most, kind in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
             raise CovcalError(f"{kind} numbers must be from 0 to {most - 1}")

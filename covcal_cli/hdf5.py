@@ -34,7 +34,7 @@ CRC32 = "covcal_crc32"
 ATTRIBUTES_SHA256 = "attributes_sha256"
 # The start of a global heap, where HDF5 stores texts of variable length.
 _HEAP = re.compile(rb"GCOL\x01\0\0\0")
-_HEAP_BYTES = 32 << 10  # Number of bytes at each end of a file to search for heaps.
+_HEAP_BYTES = 32 << 10  # HDF5 heaps are searched for in so many bytes at each end of a file.
 _BLOCK_BYTES = 512 << 10
 _MOST_BLOCKS = 8192  # HDF5 allows 64 KiB for an attribute.
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)

@@ -63,7 +63,7 @@ class DecideSettings:
 
     error: float | None = None  # Maximum error rate of the accepted rows.
     coverage: float | None = None  # Minimum coverage of the prediction sets.
-    certainty: float | None = None  # Confidence level (default for accepted rows: 0.9).
+    certainty: float | None = None  # Confidence level. For accepted rows, None means 0.9.
     # Whether the guarantee is only for the rows of this file.
     these_rows: bool = False
     # "marked" (labels from covcal label), "none", or "auto" ("marked" if possible)
@@ -176,7 +176,7 @@ def decide(
             sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
-                    "some labelled rows were picked for a purpose other than --set, so the "
+                    "some labelled rows were not picked for prediction sets, so the "
                     "coverage of the prediction sets is only estimated. To get a promise, extract "
                     "the data to another file, and run covcal decide --set on that file"
                 )

@@ -43,7 +43,7 @@ DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 UNCALIBRATED = "the uncalibrated classifier"
-# Matches the name ``none``, alone or before " (mean of 3 labels)".
+# Matches ``none`` and ``none (mean of 3 labels)``.
 _NONE = re.compile(rf"{NONE}(?= \(mean |$)")
 
 

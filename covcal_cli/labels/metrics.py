@@ -90,7 +90,7 @@ def difference_estimate(
 
     - `draw`: the drawn rows.
     - `right`, (n,): 1 if the classifier predicts the drawn row correctly, else 0.
-    - `of_frame`, (m,): the scores of a sample of the rows that could be drawn.
+    - `of_frame`, (m,): the scores of some rows that could be drawn, chosen at random.
     - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
     """

@@ -472,15 +472,15 @@ class _Frame:
     ) -> tuple[str, _Inclusion]:
         """Return the name of the score for a decision, and the rule for inclusion probabilities.
 
-        For prediction sets and for several labels, every row is drawn with the same probability.
+        For prediction sets, and if rows have several labels, all rows are equally likely.
         For a limited error, rows are sorted by score before the draw. If each group has a promise,
         all groups get the same number of labels. `batches` are the earlier batches.
         """
         if decision.error is None or len(self._scored) > 1:
             if decision.error is None and any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
-                    f"{self._file.path}: some rows were already picked for a purpose other than "
-                    "--set: extract the data to another file, and run covcal pick on that file"
+                    f"{self._file.path}: some labelled rows were not picked for prediction "
+                    "sets: extract the data to another file, and run covcal pick on that file"
                 )
             return words_of_region(-1.0), self.at_random(n)
         self._is_by_score = True

@@ -64,7 +64,7 @@ class FileLabels:
     draw: Draw  # The n labelled rows.
     right: Float64s  # (n,), 1 if the prediction is right, else 0.
     scores: Float64s  # (n,), scores of the labelled rows.
-    frame_scores: Float64s  # (m,), scores of a sample of the rows that could be drawn.
+    frame_scores: Float64s  # (m,), scores of some rows that could be drawn, chosen at random.
     drawable: Booleans  # (N,), whether each target row could be drawn.
 
     @property

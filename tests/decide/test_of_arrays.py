@@ -69,7 +69,7 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=1.0)
     with pytest.raises(covcal.CovcalError, match=r"not 5; did you mean 0\.05\?"):
         covcal.Decision(error=5)
-    with pytest.raises(covcal.CovcalError, match="give each row once"):
+    with pytest.raises(covcal.CovcalError, match="give each number once"):
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
     with pytest.raises(covcal.CovcalError, match="1 rows but 0 labels"):
         covcal.Decision(error=0.1).fit(logits, [1])

@@ -42,7 +42,8 @@ class Runner:
     def run(self, names: Sequence[str], batch: Inputs) -> dict[str, AnyArray]:
         """Return the tensors `names` for a batch.
 
-        With a fixed batch size, the batch is divided, and the last row is repeated.
+        If the model has a fixed batch size, rows are run in parts of this size. Copies of the last
+        row fill the last part.
         """
         rows = self._require_fit(batch)
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}

@@ -233,7 +233,7 @@ def open_image(path: str | Path) -> "Image.Image":
     """Open an image file."""
     from PIL import Image
 
-    # Reading from memory takes Pillow a third less time.
+    # Pillow reads an image from memory in two thirds of the time that it needs for a file.
     return Image.open(BytesIO(read_plain(path)))
 
 
