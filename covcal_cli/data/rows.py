@@ -200,15 +200,19 @@ class RowFacts:
         label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
-        # The ids are the column ``id``, else paths, else a pandas index, else row numbers.
+        # The ids are the column ``id`` (unless it is empty), else paths, else a pandas index, else
+        # row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
+        ids = [] if named is None else self._ids(named)
+        if n and not any(ids):
+            named = None
         id_name = index if named is None else named
         if named is None and self.path_name is not None:
             self._require_short(self.path_name, _LONGEST_ID)
             self.ids: Sequence[str] = self.paths
         elif id_name is not None:
-            self.ids = self._ids(id_name)
+            self.ids = self._ids(id_name) if named is None else ids
         else:
             self.ids = RowNumbers(range(n))
         # A CSV file has no types, so check whether all ids are integers.

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import Argument, covcal
 from tests.extract.named_tables import ANIMALS, N, X, columns, model, outputs, save
 
@@ -26,6 +27,10 @@ def test_ids_that_repeat_or_are_empty_are_named(option: str, tmp_path: Path) -> 
     done = covcal("extract", first, "--target", "t.csv", "-f", cwd=tmp_path).require_success()
     assert " ids are empty" not in done.err
     assert "multiply" not in done.err
+    save("csv", tmp_path, "t", {"id": [""] * N, **table})
+    covcal("extract", first, "--target", "t.csv", "-f", cwd=tmp_path).require_success()
+    with FeatureFile(tmp_path / "features.h5") as file:
+        assert [*file.require_target().ids(np.arange(N))] == [str(row) for row in range(N)]
 
 
 def test_one_table_is_the_target_aloud_or_as_asked(tmp_path: Path) -> None:

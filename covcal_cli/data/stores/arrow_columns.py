@@ -84,7 +84,7 @@ class ArrowColumns:
             )
             is_encoded = holds_images or feature.get("_type") == "Image"
             return Entry((n,), _OTHER, is_encoded)
-        return Entry((n,), _OTHER if types.is_nested(kind) or types.is_null(kind) else _TEXT)
+        return Entry((n,), _OTHER if types.is_nested(kind) else _TEXT)
 
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
         """Return a column as an array, shape (m, ...).
