@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,8 @@ def test_apply_writes_the_calibrated_probability_of_every_label(
 def test_the_estimate_of_every_label_is_that_of_two_classes(several: Path) -> None:
     """The accuracy, F1 and gates of each label are estimated by itself."""
     gate = ("--metrics", "f1", "--fail-below", "f1:present=0.99")
+    hint = covcal("estimate", "features.h5", cwd=several).require_success().err
+    assert hint.endswith("next: covcal pick features.h5 -n 50 -o more.csv  # draws rows to label\n")
     screen = covcal("estimate", "features.h5", *gate, cwd=several)
     assert screen.code == 3
     assert screen.out.count("gate f1:present >= 0.99 FAILED") == len(LABELS)
@@ -461,6 +464,13 @@ def test_a_report_without_labels_shows_estimates(tmp_path: Path) -> None:
         after = of_label.calibration.target_confidence[1]
         gaps[label] = abs((after or 0) - of_label.estimation.estimates[0].accuracy)
     assert max(gaps, key=lambda label: gaps[label]) in result.headline
+    # A warning counts more than the difference.
+    least = min(gaps, key=lambda label: gaps[label])
+    of_least = content.labels[least]
+    warned = replace(of_least.calibration, warnings=("the estimators disagree",))
+    of_least = replace(of_least, calibrations={of_least.name: warned})
+    again = verdict(replace(content, labels={**content.labels, least: of_least}))
+    assert again.headline.startswith(f"The worst of 3 labels is {least}. ")
     assert "Before and after" not in (tmp_path / "r.html").read_text()
 
 

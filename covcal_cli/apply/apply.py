@@ -65,6 +65,7 @@ class ApplyReport:
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits.
     networks: Path | None  # Path of the adapted file with the networks; None without networks.
+    offset: float = 0.0  # What is added to the log odds of the confidence.
     accepted: int | None = None  # Number of rows that the decision accepts; None without one.
     # Mean calibrated probability of each label, if rows can have several labels. With several
     # labels, all other fields describe the first label.
@@ -161,6 +162,7 @@ def apply(
         temperature=calibration.forecaster_temperature,
         aligned_temperature=calibration.aligned_temperature,
         networks=None if aligned is None else aligned.path,
+        offset=calibration.confidence_offset,
         accepted=first.accepted if first.decision and first.decision.accepts_rows else None,
         labels=source.means if isinstance(source, _LabelRows) else {},
     )

@@ -225,9 +225,12 @@ def agreement_with_labels(
         return ()
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
     passed = low <= estimate <= high
+    # An estimate just outside the interval must not look like an end of the interval.
+    is_close = min(abs(estimate - low), abs(estimate - high)) < 0.001
+    digits = 1 if passed or not is_close else 3
     text = (
-        f"the estimated accuracy without labels is {percent(estimate, 1)}, and the labels give "
-        f"{percent(low, 1)} to {percent(high, 1)}"
+        f"the estimated accuracy without labels is {percent(estimate, digits)}, and the labels "
+        f"give {percent(low, digits)} to {percent(high, digits)}"
     )
     if not passed:
         text += ". The estimate without labels gets less weight, because the labels contradict it"

@@ -124,13 +124,14 @@ def apply(
         console.screen(aligned(facts))
     elif not to_stdout:
         temperature = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
+        offset = f", offset {applied.offset:+.3f}" if applied.offset else ""
         mean = (
             f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} "
             f"{split_name} rows"
         )
         facts = {
             "Confidence": mean,
-            "Calibration": f"{applied.method_used}, T = {temperature}",
+            "Calibration": f"{applied.method_used}, T = {temperature}{offset}",
         }
         if applied.accepted is not None:
             share = in_percent(applied.accepted / applied.rows)

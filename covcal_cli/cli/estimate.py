@@ -147,6 +147,10 @@ def estimate(
                 for name, one in of_label.items()
             }
             multilabel.publish_expectations(of_label, results, report, console, _further)
+            is_table = format is options.TexFormatName.table and not report.prints_json
+            if is_table and not (documents or limits):
+                asks = f"{to_pick(path)}  # draws rows to label"
+                console.hint(asks if Path("cal.json").exists() else to_calibrate(path))
             return
         expectation = expect_one()
         estimation = expectation.estimation

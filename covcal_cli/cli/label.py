@@ -117,18 +117,18 @@ def label(
         )
     written = output or path
     following = to_calibrate(written)
+    document = "cal.json" if Path("cal.json").exists() else "CALIBRATION"
     if not labelling.has_source:  # files of covcal watch have no source
-        following = (
-            f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE  # repeats "
-            "your earlier covcal watch with these labels"
-        )
+        file = as_word(written)
+        history = f"PERIOD={file} -c {document} --history FILE"
+        if Path("watch.jsonl").exists():
+            history = f"{file} -c {document} --history watch.jsonl"
+        following = f"covcal watch {history}  # repeats your earlier covcal watch with these labels"
     # covcal calibrate does not use labels that were picked for a decision.
     if labelling.for_decision:
         following = to_decide(written)
     if labelling.for_evaluate:
-        document = Path("cal.json")
-        calibration = as_word(document) if document.exists() else "CALIBRATION"
-        following = f"covcal evaluate {as_word(written)} -c {calibration}"
+        following = f"covcal evaluate {as_word(written)} -c {document}"
     console.wrote(written, following)
 
 

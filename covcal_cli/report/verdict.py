@@ -372,8 +372,13 @@ def accepted_sentence(measured: DecisionMetrics) -> str:
 
 def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
     verdicts = {label: _of_confidence(content) for label, content in labels.items()}
-    worst = max(labels, key=lambda label: (_TONES.index(verdicts[label].tone), off(labels[label])))
-    sentences = []
+
+    def badness(label: str) -> tuple[int, bool, float]:
+        content = labels[label]
+        is_doubtful = content.evaluation is None and bool(content.calibration.warnings)
+        return _TONES.index(verdicts[label].tone), is_doubtful, off(content)
+
+    worst, sentences = max(labels, key=badness), []
     for tone, advice in zip(_TONES, _ADVICE, strict=True):
         names = [label for label in labels if verdicts[label].tone == tone]
         if names:

@@ -155,7 +155,9 @@ def test_estimate_puts_them_first(path: Path, unmarked: Path) -> None:
     assert ignoring.estimates == without.estimates
 
 
-@pytest.mark.parametrize(("without", "failed"), [(0.6, []), (0.8, ["agreement with labels"])])
+@pytest.mark.parametrize(
+    ("without", "failed"), [(0.6, []), *((x, ["agreement with labels"]) for x in (0.8, 0.7502))]
+)
 @pytest.mark.parametrize("unlabelled", [0, 5])
 def test_labels_that_contradict_the_estimate_are_named(
     without: float, failed: list[str], unlabelled: int
@@ -164,6 +166,8 @@ def test_labels_that_contradict_the_estimate_are_named(
     checks = agreement_with_labels(prior, by_labels, unlabelled)
     assert [check.name for check in checks if not check.passed] == failed
     # More labels are asked for only if there are rows without a label.
+    shown = re.findall(r"[\d.]+ %", " ".join(check.sentence for check in checks))
+    assert len(set(shown)) == 3  # an estimate just outside the interval is no end of it
     asks = ["label more rows" in check.sentence for check in checks]
     assert asks == [bool(failed) and unlabelled > 0]
 

@@ -117,7 +117,10 @@ def test_the_hint_fits_what_the_labels_are_for(folder: Path) -> None:
     with edited(folder / "features.h5") as file:
         del file["source"]
     done = covcal(*label, cwd=folder).require_success()
-    assert "next: covcal watch PERIOD=features.h5 -c CALIBRATION --history FILE" in done.err
+    assert "next: covcal watch PERIOD=features.h5 -c cal.json --history FILE" in done.err
+    (folder / "watch.jsonl").touch()
+    done = covcal(*label, cwd=folder).require_success()
+    assert "next: covcal watch features.h5 -c cal.json --history watch.jsonl  # " in done.err
 
 
 def test_another_file_can_be_written(folder: Path) -> None:
