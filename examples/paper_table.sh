@@ -3,6 +3,9 @@
 #
 #     bash paper_table.sh MODEL.ONNX SOURCE TARGET [SEED ...]
 #
+# If the images need options of `covcal extract`, set EXTRACT, for example to "--preprocess imagenet".
+# Write absolute paths in EXTRACT. Check the source accuracy that `covcal extract` prints.
+#
 # TARGET also needs one folder per class, but only `evaluate` reads the target labels. Every seed
 # trains `adapt` anew. Tables and files go to the folder `table`. `covcal compare` averages over
 # many shifts and seeds.
@@ -11,7 +14,7 @@ model=$(realpath "$1") source=$(realpath "$2") target=$(realpath "$3")
 shift 3
 mkdir -p table && cd table
 
-covcal extract "$model" "$source" "$target" -o features.h5 --force
+covcal extract "$model" "$source" "$target" -o features.h5 --force ${EXTRACT:-}
 for seed in "${@:-0}"; do
   covcal adapt features.h5 -o "adapted-$seed.h5" --seed "$seed" --force
   calibrations=()

@@ -119,10 +119,10 @@ def label(
     following = to_calibrate(written)
     document = "cal.json" if Path("cal.json").exists() else "CALIBRATION"
     if not labelling.has_source:  # files of covcal watch have no source
-        file = as_word(written)
-        history = f"PERIOD={file} -c {document} --history FILE"
+        word = as_word(written)
+        history = f"PERIOD={word} -c {document} --history FILE"
         if Path("watch.jsonl").exists():
-            history = f"{file} -c {document} --history watch.jsonl"
+            history = f"{word} -c {document} --history watch.jsonl"
         following = f"covcal watch {history}  # repeats your earlier covcal watch with these labels"
     # covcal calibrate does not use labels that were picked for a decision.
     if labelling.for_decision:
