@@ -67,7 +67,9 @@ def test_probability_table(tmp_path: Path, path: str) -> None:
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 301
 
 
-def test_paper_table_calls_every_method_for_every_seed(tmp_path: Path) -> None:
+def test_paper_table_calls_every_method_for_every_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The script runs the commands of the paper's table; other tests test the commands."""
     calls = tmp_path / "calls"
     (tmp_path / "covcal").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
@@ -76,6 +78,7 @@ def test_paper_table_calls_every_method_for_every_seed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     arguments = ("model.onnx", "source", "target", "0", "1")
+    monkeypatch.setenv("EXTRACT", "--preprocess imagenet")
     assert run("paper_table.sh", *arguments, folder=tmp_path, path=path) == 0
     commands = calls.read_text().splitlines()
     assert [line.split()[0] for line in commands] == ["extract"] + 2 * [
@@ -83,6 +86,7 @@ def test_paper_table_calls_every_method_for_every_seed(tmp_path: Path) -> None:
         *5 * ["calibrate"],
         "evaluate",
     ]
+    assert commands[0].endswith(" --preprocess imagenet")
     assert "-c fl+iw+temp=fl+iw+temp-1.json" in commands[-1]
     for line in commands:
         require_known(["covcal", *line.split()])
