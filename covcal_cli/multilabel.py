@@ -1,8 +1,8 @@
 """Read files whose rows can have several labels: one label at a time.
 
-A picture can show a cat, a dog, both or neither. Each label is a classification of its own, with
-the classes `CLASSES`. In the block ``with one_label(name)``, all functions read only this label of
-the file. Outside of a ``with`` block, the functions refuse the file.
+A picture can show a cat, a dog, both or neither. For each label, a row has one of
+the two classes in `CLASSES`. In the block ``with one_label(name)``, all functions read only this
+label of the file. Outside of a ``with`` block, the functions refuse the file.
 """
 
 import re

@@ -42,7 +42,8 @@ def choose(problem: Problem) -> tuple[str, str]:
     lacking = problem.missing_for_estimate
     if lacking is not None:
         return _TEMP, (
-            f"An estimate of the target accuracy needs {lacking}, so T comes from the method temp."
+            "T is fitted to the source, because an estimate of the target accuracy needs "
+            f"{lacking}."
         )
     return _by_accuracy(problem) if problem.prior is None else _by_prior(problem)
 

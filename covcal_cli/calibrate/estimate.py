@@ -206,8 +206,8 @@ def estimate_file(
 def _labels(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     """Return the labelled rows for an estimate, or None.
 
-    Labels for a decision are used only on request, because `pick --for` rarely draws rows with a
-    low confidence.
+    Labels for a decision say little about rows with a low confidence. So these labels are used only
+    if the user asks for it.
     """
     draw = labels_for(file, settings)
     is_left_out = draw is not None and draw.is_for_decision and settings.labels != MARKED_LABELS

@@ -241,8 +241,8 @@ def evaluate(
     evaluation = assessment.evaluation
     if assessment.level is not None and assessment.level > evaluation.level:
         console.note(
-            f"all gates together have the confidence level {100 * evaluation.level:.3g} %, so "
-            f"each gate uses an interval of {100 * assessment.level:.3g} %"
+            f"each gate uses an interval of {100 * assessment.level:.3g} %, so that all intervals "
+            f"together hold with {100 * evaluation.level:.3g} % confidence"
         )
     if own_scores := _of_networks(evaluation):
         console.note(own_scores)

@@ -128,7 +128,7 @@ def fed(
     if feed.side_by_side:
         parts = [arrays[name] for name in feed.names]
         if {"f"} == {dtype.kind, *(part.dtype.kind for part in parts)}:
-            # Usually all numbers fit the model's type, and then one copy is enough.
+            # If all numbers fit the model's type, as is usual, the data are copied only once.
             block = _beside(parts, dtype)
             if np.isfinite(block).all():
                 return block

@@ -148,7 +148,7 @@ def evaluate(
     earlier : mapping of str to Scaling
         Earlier versions of the calibrations, by name, which are compared with the current versions.
     decision : str or Path, optional
-        A decide.json whose accepted rows and prediction sets are also measured.
+        A decide.json. `evaluate` then also measures its accepted rows and prediction sets.
     pooled : sequence of str or Path
         More files of the same classifier. The rows of all files are measured together.
 

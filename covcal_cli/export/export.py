@@ -104,8 +104,8 @@ def export(
     if labels and (kind is TORCH or decision is not None):
         what = "--decide" if decision is not None else kind.words
         raise CovcalError(
-            f"{document} is for {len(labels)} labels, but with {what}, export supports only "
-            "one label per row: use covcal apply"
+            f"{document} calibrates {len(labels)} labels per row, but covcal export cannot write "
+            f"them with {what}: use covcal apply"
         )
     calibrations = for_each_label(labels, lambda: read_calibration(document))
     calibration = next(iter(calibrations.values()))

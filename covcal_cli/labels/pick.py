@@ -269,7 +269,9 @@ def pick(
             words = words_of_labels(len(names)) if names else in_words(scored[0][1])
             rule = inclusion_rule(frame.score_parts, n)
             probabilities = lambda scores, _: rule(scores)  # noqa: E731
-        rng = np.random.default_rng([settings.seed, len(before.batches)])
+        # Later draws need other random numbers than earlier draws.
+        later = len(drawn_before) if settings.are_for_evaluate else len(before.batches)
+        rng = np.random.default_rng([settings.seed, later])
         rows, right, inclusion = frame.drawn(probabilities, rng)
 
         # Step 2: shuffle the lines, so that the first labels are useful if a person stops early.

@@ -1,7 +1,7 @@
 """Decide whether a classifier's outputs are logits or some form of probabilities.
 
-Each row of probabilities sums to 1, up to rounding. Votes of trees, percentages and scores from 0
-to 255 sum to a constant other than 1. The values -p and p - 1 sum to a negative constant. The sums
+Each row of probabilities sums to 1, up to rounding. Votes of trees, percentages, and bytes (0 to
+255) sum to another constant. The values -p and p - 1 sum to a negative constant. The sums
 of logits differ from row to row.
 """
 

@@ -341,7 +341,7 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
 
 
 def by_labels_in_words(period: Period) -> str:
-    """Return the accuracy from labels with the number of labels and their periods, or ``-``."""
+    """Return a period's accuracy from labels, and name the labels. Return ``-`` without labels."""
     accuracy = period.by_labels
     return "-" if accuracy is None else f"{accuracy}, {accuracy.of}"
 

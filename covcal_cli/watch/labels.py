@@ -457,8 +457,9 @@ class LateLabels:
             if unknown := self._unknown_period(""):
                 raise CovcalError(f"{self.path}: {unknown}")
             raise CovcalError(
-                f"{self.path}: none of the ids is in a watched period (for example {self._id(0)}): "
-                "use the ids of the features files, and give these files to covcal watch"
+                f"{self.path}: no watched period has a row with one of the ids, such as "
+                f"{self._id(0)}: use the ids in the features files, and watch the files of the "
+                "labelled rows"
             )
 
     def _unknown_period(self, start: str) -> str:

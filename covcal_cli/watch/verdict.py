@@ -120,7 +120,8 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-# Smallest change of a class's share that is mentioned, in standard deviations of one row.
+# A smaller change of the share of a class is not mentioned. The unit is the standard deviation of
+# the share in one row.
 _SMALLEST = 0.02
 _RAREST = 1e-4
 _ALIKE = 0.55  # Below this AUC, old and new rows count as equal.

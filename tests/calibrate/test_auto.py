@@ -210,7 +210,9 @@ def test_without_a_target_it_is_temp(tmp_path: Path, adapted: bool) -> None:
         write_features(path, source=source, only_source=True)
     found = calibrate(path)
     assert found.method_used == "temp"
-    assert found.reason.startswith("An estimate of the target accuracy needs ")
+    assert found.reason.startswith(
+        "T is fitted to the source, because an estimate of the target accuracy needs "
+    )
     assert ("target training or validation rows" in found.reason) == adapted
     names = ["none", "temp", "fl+temp"] if adapted else ["none", "temp"]
     assert [candidate.method for candidate in found.candidates] == names

@@ -647,8 +647,8 @@ class TestArguments:
         """Two gates share the level; NLL and Brier score of an fl method are of its networks."""
         files = ("adapted.h5", "-c", "temp.json", "-c", "fl+temp.json", "--fail-above", "ece=1")
         err = covcal("evaluate", *files, cwd=small_files).require_success().err
-        assert "all gates together have the confidence level 95 %" in err
-        assert "so each gate uses an interval of 97.5 %" in err
+        assert "so that all intervals together hold with 95 % confidence" in err
+        assert "each gate uses an interval of 97.5 %" in err
         assert "NLL and Brier score of fl+temp measure the networks of adapt" in err
         single = covcal("evaluate", *files[:3], *files[5:], cwd=small_files).require_success().err
         assert "all gates together" not in single

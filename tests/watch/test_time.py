@@ -254,7 +254,9 @@ class TestLateLabels:
         (folder / "late.csv").write_text("id,label\nnobody,class 1\n")
         arguments = ("--labels", "late.csv", "--history", "h.jsonl")
         done = covcal("watch", *arguments, cwd=folder)
-        assert "in a watched period (for example 'nobody')" in done.error_line()
+        assert (
+            "no watched period has a row with one of the ids, such as 'nobody'" in done.error_line()
+        )
         first = next(iter(truth(folder / "w0.h5")))
         (folder / "late.csv").write_text(f"id,label\nnobody,class 1\n{first},class 1\n")
         done = covcal("watch", *arguments, cwd=folder).require_success()

@@ -298,9 +298,9 @@ class AnswerCounts:
             )
         if self.without:
             yield (
-                f"{self.without} {of_lines} list no answer, so covcal gives all answers of these "
-                "lines the same probability: check the names in --choices, and check that the "
-                "model did not refuse to answer"
+                f"{self.without} {of_lines} contain no name in --choices, so all these names get "
+                "the same probability: check the names in --choices, and check that the model did "
+                "not refuse to answer"
             )
         if self.behind:
             yield (

@@ -193,7 +193,7 @@ def test_notes_say_what_a_log_lacks(tmp_path: Path) -> None:
     notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
     assert "50.0 % of the probability is on texts other than A, B" in notes
     assert "1 of 3 lines do not list every answer" in notes
-    assert "1 of 3 lines list no answer" in notes
+    assert "1 of 3 lines contain no name in --choices" in notes
     assert "sampled with temperature 0.7" in notes
     lines = [chat(entry("A", {"A": 0.9, "B": 0.0999})), chat(entry("B", {"B": 0.8, "A": 0.2}))]
     notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
