@@ -723,7 +723,7 @@ def test_two_labellers_disagree_about_one_label(several: Path, tmp_path: Path) -
     done = covcal("label", "features.h5", *sheets, "--resolve", "drop", cwd=tmp_path)
     done.require_success()
     assert "119 added; 119 of the 120 labels" in done.out
-    assert "least for dog: on 9 of 10 rows" in done.out
+    assert "lowest for dog: the labels agree on 9 of 10 rows" in done.out
     assert f"dog: '{lines[3]['id']}' is" in done.out
 
 

@@ -93,7 +93,8 @@ def calibrate(
                 remedy = (
                     "These labels are too few to calibrate: run covcal pick again without --for"
                 )
-            note = f"the {len(draw)} {FOR_DECISION}, so only covcal decide uses them. {remedy}"
+            uses = "so only covcal decide uses these labels"
+            note = f"the {len(draw)} {FOR_DECISION}, {uses}. {remedy}"
             warnings = [f"{CONTRADICTED}: {comparison}"]
             return replace(
                 calibration,

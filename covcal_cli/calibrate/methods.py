@@ -86,7 +86,7 @@ METHODS = {
             "fl+temp",
             "aligned",
             "minimised",
-            "temperature scaling of the networks that covcal adapt trained",
+            "temperature scaling of the networks from covcal adapt",
             candidate=True,
         ),
         Method(

@@ -112,7 +112,7 @@ def apply(
         )
     console.note(*notes)
     if applied.networks is not None:
-        console.note(f"the networks that covcal adapt trained are read from {applied.networks}")
+        console.note(f"the networks from covcal adapt are read from {applied.networks}")
     split_name = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
     if not to_stdout and applied.labels:
         shares = [f"{label} in {100 * mean:.0f} %" for label, mean in applied.labels.items()]
@@ -146,7 +146,7 @@ def apply(
 
 
 def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
-    advice = "use the columns label and confidence, not the largest prob_NAME"
+    advice = "use the columns label and confidence instead of the largest prob_NAME"
     if confidence_only:
         advice = "use the column label"
     return (

@@ -37,8 +37,8 @@ def calibrate(
         typer.Option(
             metavar="N|marked|none|auto",
             help="Target labels to use. N: the labels of N random rows; marked: labels from covcal "
-            "label; none: no labels; auto: like marked if the method is auto and the file has "
-            "labels from covcal label.",
+            "label; none: no labels; auto: the same as marked if the method is auto and "
+            "the file has labels from covcal label, else none.",
         ),
     ] = "auto",
     seed: options.Seed = 0,

@@ -59,8 +59,8 @@ def decide(
     promise_by: Annotated[
         str | None,
         options.groups(
-            "Make a promise for each value of this column, or for each predicted class. All "
-            "promises together have the given certainty."
+            "Make a promise for each value of this column, or for each predicted class. With "
+            "the given certainty, all promises are kept."
         ),
     ] = None,
     networks: options.NetworksOfFeatures = None,

@@ -162,8 +162,8 @@ def estimate(
         console.note(*notes_on_named(file), *expectation.notes)
         if for_decision and not estimation.used_target_labels:
             console.note(
-                "the labels were picked for a decision, so covcal estimate does not use them. "
-                "To use them anyway, pass --labels marked"
+                "the labels were picked for a decision, so covcal estimate does not use "
+                "these labels. To use the labels anyway, pass --labels marked"
             )
         for text in estimation.notes:
             console.detail(f"note: {text}")

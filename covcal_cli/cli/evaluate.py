@@ -416,11 +416,12 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
     for direction, word in ((-1, "better"), (1, "WORSE")):
         changes = (evaluation.difference(name, NONE, metric) for metric in labels)
         proved = [c for c in changes if c is not None and c.direction == direction]
+        scores = ", ".join(labels[c.metric] for c in proved)
+        makes = ". The calibration makes the confidence significantly"
         if any(map(is_large, proved)):
-            text += f". Significantly {word} by {', '.join(labels[c.metric] for c in proved)}"
+            text += f"{makes} {word} ({scores})"
         elif proved:
-            scores = ", ".join(labels[c.metric] for c in proved)
-            text += f". Significantly {word.lower()} by {scores}, but too little to matter"
+            text += f"{makes} {word.lower()} ({scores}), but the change is too small to matter"
     return text
 
 

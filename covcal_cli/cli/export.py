@@ -37,7 +37,9 @@ def export(
     ] = None,
     decision: Annotated[
         Path | None,
-        options.decision('Add the output "accept": true for rows that this decision accepts.'),
+        options.decision(
+            'Add the output "accept", which is true for rows that this decision accepts.'
+        ),
     ] = None,
     networks: options.Networks = None,
     model_output: options.ModelOutput = None,
@@ -120,5 +122,5 @@ def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
         rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
     return [
         f"in {rows}, the label is no longer the most probable class: use the outputs {label} "
-        f"and {confidence}, not the largest of {probabilities}, and review these rows first"
+        f"and {confidence} instead of the largest of {probabilities}, and review these rows first"
     ]

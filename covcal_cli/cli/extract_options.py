@@ -215,9 +215,9 @@ class ExtractOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the class names in the order of the logits: JSON, one name per line, "
-            "or an earlier cal.json. Default: the model's own names, else the source's "
-            "folders.",
+            help="File with the class names in the order of the logits: a JSON file, a text file "
+            "with one name per line, or an earlier cal.json. Default: the model's own names, else "
+            "the source's folders.",
         ),
     ] = None
     choices: Annotated[

@@ -147,15 +147,15 @@ def _summary(labelling: "Labelling") -> str:
         )
     facts = {"Labels": f"{labelling.new} added{replaced}; {labelling.labelled} of {all_rows}"}
     agreements = {
-        f"least for {name}: " if name else "": entry.agreement
+        f"lowest for {name}: " if name else "": entry.agreement
         for name, entry in (labelling.of_label or {"": labelling}).items()
         if entry.agreement is not None
     }
     for lowest_for, agreement in sorted(agreements.items(), key=lambda item: item[1].kappa)[:1]:
         people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"
         facts["Agreement"] = (
-            f"{lowest_for}on {agreement.agreed} of {agreement.rows} rows that {people} people "
-            f"labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
+            f"{lowest_for}the labels agree on {agreement.agreed} of {agreement.rows} rows that "
+            f"{people} people labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
         )
     if labelling.differing:
         facts["Differ"] = some_of(labelling.differing)

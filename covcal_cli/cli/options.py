@@ -127,8 +127,8 @@ JudgedSplit = Annotated[
     SplitName | None,
     typer.Option(
         help="Split of the target rows to measure on, or all. Default: test, or all if the file "
-        "has only target rows and no calibration was fitted on it. Rows whose labels a "
-        "calibration used are always left out.",
+        "has only target rows and no calibration was fitted on it. If a calibration "
+        "used the label of a row, this row is always left out.",
         show_default=False,
     ),
 ]
@@ -148,9 +148,9 @@ Labels = Annotated[
     LabelsName,
     typer.Option(
         "--labels",
-        help="Labels to use. marked: labels from covcal label; none: no labels; auto: like marked "
-        "if the file has labels from covcal label. With auto, covcal estimate does not use labels "
-        "that were picked for a decision.",
+        help="Labels to use. marked: labels from covcal label; none: no labels; auto: the same "
+        "as marked if the file has labels from covcal label, else none. With auto, covcal "
+        "estimate does not use labels that were picked for a decision.",
     ),
 ]
 ExpectedAccuracy = Annotated[
@@ -226,7 +226,7 @@ End = Annotated[
     typer.Option(
         "--end",
         help="Compare the limit with the low end, the middle or the high end of the interval. "
-        "Default: low with --fail-below, high with --fail-above.",
+        "Default: the low end with --fail-below, the high end with --fail-above.",
     ),
 ]
 Junit = Annotated[

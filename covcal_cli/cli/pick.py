@@ -190,9 +190,9 @@ def pick(
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
         now = _known_range(path, calibration or Path("cal.json"))
         console.screen(_summary(picked, " and ".join(files), now))
-        depends = f"a row's probability depends on its {picked.sheet.batch.score}"
+        depends = f"the probability of drawing a row depends on its {picked.sheet.batch.score}"
         if picked.sheet.batch.is_for_evaluate:
-            depends = "all rows have the same probability"
+            depends = "all rows have the same probability of being drawn"
         console.detail(f"{depends}; seed {seed}")
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
@@ -300,11 +300,12 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
         f"{100 * width:.0f}" for width in (picked.half_width_of_all, picked.half_width_at_worst)
     )
     points = in_points(half) + (f" (worst case: {worst})" if worst != half else "")
-    is_known = "of a label known" if picked.sheet.several else "known"
+    accuracy = "the accuracy of a label" if picked.sheet.several else "the accuracy"
+    known = f"{accuracy} is known to about +/- {points}"
     before = f" and the {picked.before} labels of earlier batches" if picked.before else ""
-    precision = f"{is_known} to about +/- {points} with these labels{before}"
+    precision = f"with these labels{before}, {known}"
     if now:
-        precision = f"{now} now; known to about +/- {points} with only these labels{before}"
+        precision = f"the estimate is {now} now; with only these labels{before}, {known}"
     least = 100 * picked.mean_error
     first = (
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"

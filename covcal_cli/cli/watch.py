@@ -72,8 +72,8 @@ def watch(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help='Judge the rows of each value of this column separately; "predicted" '
-            "means each predicted class.",
+            help='Judge the rows separately for each value of this column. With "predicted", '
+            "judge the rows separately for each predicted class.",
         ),
     ] = None,
     metrics: options.EstimatedMetrics = None,
@@ -140,7 +140,7 @@ def watch(
     fail_on: Annotated[
         list[FailOnName] | None,
         typer.Option(
-            help="Exit with 3 if the confidence is off, if the verdict is not known, if the rows "
+            help="Exit with 3 if the confidence is wrong, if the verdict is not known, if the rows "
             "changed, or if the promise of --decide is broken. May be repeated."
         ),
     ] = None,

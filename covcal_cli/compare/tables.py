@@ -85,9 +85,9 @@ def caption(comparison: Comparison) -> str:
     if comparison.seeds == 1:
         over = "one seed"
     elif not any(varying):
-        over = f"the same with each of {comparison.seeds} seeds"
+        over = f"with the same values for each of {comparison.seeds} seeds"
     elif not all(varying):
-        over += " (without deviation: the same with every seed)"
+        over += " (values without a deviation are the same with every seed)"
     better = "higher" if comparison.metric.better == "higher" else "lower"
     prefixes = _prefixes(comparison)
     text = f"{name}{unit} on target test rows, {over}; {better} is better.{prefixes}"

@@ -102,7 +102,8 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     if passed:
         text = f"the mean confidence falls by {100 * fall:.2f} points, more than {noise}"
     elif fall > 0:
-        text = f"the mean confidence falls by {100 * fall:.2f} points, not more than {noise}"
+        points = f"{100 * fall:.2f} points"
+        text = f"the mean confidence falls by only {points}; up to {noise} can be noise"
     else:
         points = f"{abs(100 * fall):.2f} points (standard error {100 * standard_error:.2f})"
         text = f"the mean confidence rises by {points}"

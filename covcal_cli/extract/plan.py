@@ -137,7 +137,7 @@ class ExtractPlan:
             return f"{read}; no features"
         kind = "features"
         if classifier.weight is not None:
-            kind = "features: the input of its last layer"
+            kind = "features: the input of the model's last layer"
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:

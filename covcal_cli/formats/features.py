@@ -242,7 +242,8 @@ class Domain:
         if len(members) > 1 or 0 in members:
             raise self._error(
                 "aligned_domain_logits",
-                "has another number of members than aligned_logits: run covcal adapt again",
+                "does not have the same number of members as aligned_logits: run covcal adapt "
+                "again",
             )
         return n
 

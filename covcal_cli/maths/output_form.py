@@ -510,8 +510,8 @@ class OutputEvidence:
         rest = self._rest[0].tolist() if self._rest and self._first_row is None else []
         if rest and self.form != "probabilities":
             return (
-                f"all rows have the same sum without column {rest[0] + 1} of {self.width}: "
-                "remove the column if it is not the output of a class"
+                f"without column {rest[0] + 1} of {self.width}, all rows have the same sum: "
+                "remove this column if it is not the output of a class"
             )
         is_low = 0 <= self.low <= self.high <= _SLIGHTLY_ABOVE_1
         if self.form == "shares" and self.sums[0] > _SEVERAL and is_low:

@@ -696,7 +696,7 @@ def unmeasured_action(
     if before is not None and after is not None and after - before > NARROW:
         return "mixed", (
             "Label 50 rows first: the calibration raises the confidence by "
-            f"{points(after - before)} points, but only source labels say that this is right"
+            f"{points(after - before)} points, but no target label has confirmed this rise"
         )
     return "mixed", "You can use the calibration, but no label has tested it yet: label some rows"
 

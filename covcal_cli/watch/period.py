@@ -172,7 +172,7 @@ class ColumnDrift:
         if self._is_missing:
             digits = 0 if percent(self.missing, 0) != percent(self.missing_before, 0) else 1
             shares = [f"{100 * part:.{digits}f} %" for part in (self.missing, self.missing_before)]
-            parts.append(f"{shares[0]} of the values are missing instead of {shares[1]}")
+            parts.append(f"{shares[0]} of the values are missing now (before: {shares[1]})")
         if self._has_new:
             listed = ", ".join(map(shown, self.new_categories))
             parts.append(f"{100 * self.new:.0f} % of the rows have a new value ({listed})")

@@ -427,8 +427,8 @@ def _remedy(period: Period) -> str:
             remedy += f". {count} labels are enough to prove an over-confidence of {error}"
         if needed is not None:
             remedy += (
-                f". If the confidence is right, about {needed:,} labels of all periods together "
-                "are enough to prove this"
+                f". If the confidence is right, about {needed:,} labels in all periods together "
+                "are enough proof"
             )
         return remedy
     if needed is None:

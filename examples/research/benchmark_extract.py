@@ -215,7 +215,7 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     classifier = opened.prove({wanted.name: blocks[0]})
     seconds = [[processor_seconds(run) for run in (decode, infer, together)] for _ in range(rounds)]
     if not np.allclose(np.concatenate(found), np.concatenate(expected), atol=1e-4):
-        raise SystemExit(f"{case.name}: the logits of covcal and of the plain loop differ")
+        raise SystemExit(f"{case.name}: covcal and the plain Python loop give different logits")
     decoding, running, both = np.min(seconds, axis=0)
     ratio = float(both / (decoding + running))
     print(f"{case.name:8}{decoding:10.3f}{running:10.3f}{both:12.3f}{ratio:8.2f}")
@@ -289,9 +289,11 @@ def compare_tables(folder: Path, rows: int, width: int, suffix: str, rounds: int
     with h5py.File(output) as ours, h5py.File(folder / "bare.h5") as theirs:
         for name in ("source/features", "target/features", "source/ids", "target/labels"):
             if not np.array_equal(ours[name][:], theirs[name][:]):
-                raise SystemExit(f"{suffix}: the {name} of covcal and of the plain loop differ")
+                raise SystemExit(
+                    f"{suffix}: covcal and the plain Python loop give different {name}"
+                )
         if not np.allclose(ours["target/logits"][:], theirs["target/logits"][:], atol=1e-4):
-            raise SystemExit(f"{suffix}: the logits of covcal and of the plain loop differ")
+            raise SystemExit(f"{suffix}: covcal and the plain Python loop give different logits")
     by_hand, by_covcal = np.min(seconds, axis=0)
     name = f"{suffix} 2 x {rows} x {width}"
     print(f"{name:28}{by_hand:10.3f}{by_covcal:10.3f}{by_covcal / by_hand:8.2f}", flush=True)

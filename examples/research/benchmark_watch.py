@@ -251,15 +251,15 @@ def main() -> None:
         "--years",
         type=int,
         default=200,
-        help="simulated years without drift, for each number of rows per week",
+        help="number of simulated years without drift, for each value of --sizes",
     )
     parser.add_argument(
         "--runs",
         type=int,
         default=20,
-        help="simulated years with drift, for each kind of drift and each number of rows per week",
+        help="number of simulated years for each kind of drift and each value of --sizes",
     )
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows per week")
     asked = parser.parse_args()
     print(table(asked.sizes, asked.years, asked.runs))
 

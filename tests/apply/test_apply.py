@@ -450,7 +450,7 @@ class TestNewRows:
         covcal("calibrate", *arguments, cwd=fl_folder).require_success()
         covcal("apply", "adapted.h5", "-o", "stored.npz", cwd=fl_folder).require_success()
         done = covcal("apply", "new.h5", "-o", "new.npz", cwd=fl_folder).require_success()
-        assert "the networks that covcal adapt trained are read from adapted.h5" in done.err
+        assert "the networks from covcal adapt are read from adapted.h5" in done.err
         stored, new = read(fl_folder / "stored.npz"), read(fl_folder / "new.npz")
         assert new.ids == stored.ids
         assert new.index.tolist() == stored.index.tolist()

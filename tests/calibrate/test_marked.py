@@ -264,7 +264,7 @@ def test_estimate_leaves_labels_for_a_decision_out_as_calibrate_does(decided: Pa
     for place in (decided, decided / "alone"):
         done = covcal("estimate", cwd=place).require_success()
         assert "60 labels" not in done.out
-        assert "To use them anyway, pass --labels marked" in done.err
+        assert "To use the labels anyway, pass --labels marked" in done.err
         assert "next: covcal decide features.h5 -" in done.err
 
 

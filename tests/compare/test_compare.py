@@ -132,8 +132,8 @@ def test_what_stands_is_not_made_again(tmp_path: Path) -> None:
     assert not any(line.startswith("fl+temp") for line in without.out.splitlines())
     assert "These methods could not run: fl+temp." in without.out
     # Only methods on adapted features depend on the seed.
-    assert "target test rows, the same with each of 2 seeds; lower is better" in without.out
-    assert "over 2 seeds (without deviation: the same with every seed); lower" in first.out
+    assert "test rows, with the same values for each of 2 seeds; lower is better" in without.out
+    assert "(values without a deviation are the same with every seed); lower" in first.out
     kept = tmp_path / "covcal-compare" / "default" / "far-seed0.h5"
     before = kept.read_bytes()
     with short_training(20, members=2):  # another setting under the same name is no such file

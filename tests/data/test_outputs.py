@@ -320,7 +320,7 @@ class TestLayoutsOfTools:
 def test_a_column_of_sums_among_probabilities_is_refused(tmp_path: Path) -> None:
     p = np.tile(softmax(LOGITS), (2, 1))
     columns = {f"prob_{k}": p[:, k].tolist() for k in range(K)} | {"prob_sum": [1.0] * len(p)}
-    with pytest.raises(CovcalError, match="same sum without column 4 of 4"):
+    with pytest.raises(CovcalError, match="without column 4 of 4, all rows have the same sum"):
         opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
 
 

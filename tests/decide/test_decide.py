@@ -246,7 +246,7 @@ def test_a_drawn_row_without_a_label_counts_as_wrong(labelled: Path) -> None:
 def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     shutil.copy(folder / "features.h5", folder / "bare.h5")
     picked = covcal("pick", "-n", 60, "-o", "s.csv", cwd=folder).require_success()
-    assert " % now; known to about +/- " in picked.out
+    assert " % now; with only these labels, the accuracy is known to about +/- " in picked.out
     fill(folder / "s.csv", folder / "features.h5")
     covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)

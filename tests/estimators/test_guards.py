@@ -132,7 +132,7 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     [
         (
             0.0132,
-            "falls by 1.32 points, not more than 2 standard errors (each 0.66). Perhaps",
+            "falls by only 1.32 points; up to 2 standard errors (each 0.66) can be noise. Perhaps",
         ),
         (0.03, "confidence falls by 3.00 points, more than 2 standard errors (each 0.66)"),
         (0.0, "the mean confidence rises by 0.00 points (standard error 0.66). Perhaps"),

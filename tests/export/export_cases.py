@@ -325,4 +325,4 @@ def require_counted(case: Case, done: Outcome) -> None:
         f"in {count} of {len(label)} rows, the label is no longer the most probable class"
         in done.err
     )
-    assert "use the outputs label and confidence, not the largest of probabilities" in done.err
+    assert "label and confidence instead of the largest of probabilities" in done.err

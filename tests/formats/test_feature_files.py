@@ -175,7 +175,7 @@ ODD: dict[str, Change] = {
 }
 ODD_MEMBERS: dict[str, Change] = {
     "other classes": put("target/aligned_logits", np.zeros((2, N, K + 1), np.float32)),
-    "another number of members": put("target/aligned_logits", np.zeros((3, N, K), np.float32)),
+    "same number of members": put("target/aligned_logits", np.zeros((3, N, K), np.float32)),
     "discriminators of others": put("target/aligned_domain_logits", np.zeros((3, N), np.float32)),
     "no member axis": put("target/aligned_domain_logits", np.zeros(N, np.float32)),
     "two domain logits a row": put("target/domain_logits", np.zeros((N, 2), np.float32)),

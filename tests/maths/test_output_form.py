@@ -293,7 +293,9 @@ class TestDoubts:
         for place, other in itertools.product(range(5), others):
             for scale in (1, 100):
                 doubts = seen(np.insert(scale * shares, place, scale * other, axis=1), 70).doubts()
-                assert f"same sum without column {place + 1} of 5" in " ".join(doubts)
+                assert f"without column {place + 1} of 5, all rows have the same" in " ".join(
+                    doubts
+                )
         for rows in (np.insert(shares, 2, 0.0, axis=1), np.insert(votes(9), 2, 0, axis=1), shares):
             assert "same sum" not in " ".join(seen(rows, 70).doubts())
 

@@ -224,7 +224,7 @@ class TestVerdict:
         assert " points. temp makes the confidence worse, but too little to matter." in page.words
         assert "has a worse ECE and log loss, but the change is too small to matter." in page.words
         shown = covcal("evaluate", "-c", document, "--bootstrap", 100, cwd=tmp_path).out
-        assert "Significantly worse by log loss, ECE, but too little to matter" in shown
+        assert "significantly worse (log loss, ECE), but the change is too small to matter" in shown
 
     def test_no_difference_is_no_verdict(self, tmp_path: Path) -> None:
         write_features(tmp_path / "features.h5", target=honest_domain(300))

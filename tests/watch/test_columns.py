@@ -182,7 +182,7 @@ class TestCommand:
             "hour": 0.0,
             "shop": 1.0,
         }
-        assert "100 % of the values are missing instead of 0 % (and 1 more: -v)" in screen
+        assert "100 % of the values are missing now (before: 0 %) (and 1 more: -v)" in screen
         alone(folder / "none.h5", later(400, 3))
         assert watched(folder, "none")[0] == {}
 

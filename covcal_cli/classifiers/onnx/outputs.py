@@ -154,7 +154,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
-    "covcal predicts the most probable class. In some rows, the model's own label is another class"
+    "covcal predicts the most probable class. In some rows, the label that the model returns is "
+    "another class"
 )
 
 

@@ -238,7 +238,8 @@ def _image_in_vector(shape: Shape, size: Size) -> Shape:
     if length is not None and channels is None:
         raise CovcalError(
             f"the model's input {_text(shape)} does not fit {size[0]}x{size[1]} images in grey or "
-            f"RGB: {_pixels_remedy(shape)}give its rows as x in an .npz file"
+            f"RGB: {_pixels_remedy(shape)}give the input rows as the array x in an "
+            ".npz file"
         )
     return n_rows, channels, *size
 
@@ -257,8 +258,8 @@ def _layout(shape: Shape) -> Layout:
         return "NHW"
     if len(shape) != 4:
         raise CovcalError(
-            f"the model's input {_text(shape)} is not an image: {_pixels_remedy(shape)}give its "
-            "rows as x in an .npz file"
+            f"the model's input {_text(shape)} is not an image: {_pixels_remedy(shape)}give the "
+            "input rows as the array x in an .npz file"
         )
     first, last = shape[1] in (1, 3), shape[3] in (1, 3)
     if first == last:

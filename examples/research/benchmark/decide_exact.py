@@ -343,8 +343,14 @@ def main() -> None:
     broken = (
         "broken promises for future rows with equal errors, with unequal errors, for given rows"
     )
-    print(f"The columns are: rows, labels, error limit, scores, tested rows, {broken}, allowed.")
-    print(f"With several batches, these columns follow for one test of all batches: {broken}.")
+    print(
+        "The columns are: rows, labels, error limit, number of different scores, tested rows, "
+        f"{broken}, allowed share of broken promises."
+    )
+    print(
+        "If there are several batches, the last columns are for one test of all batches together: "
+        f"{broken}."
+    )
     for rows, labels, error in _SETTINGS:
         if len(labels) < options.least_batches:
             continue
@@ -359,7 +365,10 @@ def main() -> None:
                 rows, "+".join(map(str, labels)), error, values or "differ",
                 "all" if pool else "first", *(f"{share:.4f}" for share in shares), flush=True,
             )  # fmt: skip
-    print(f"The columns are: rows by group, labels, error limit, scores, draw, {broken}, allowed.")
+    print(
+        "The columns are: rows of each group, labels, error limit, number of different scores, "
+        f"draw (by group or from all rows), {broken}, allowed share of broken promises."
+    )
     for sizes, count, error, values in _GROUPS:
         for by_group in (True, False):
             shares = broken_in_groups(sizes, count, error, values, options.draws, by_group=by_group)

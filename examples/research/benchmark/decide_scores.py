@@ -204,7 +204,8 @@ def main() -> None:
                 print(
                     f"  {name}: {possible:.3f} of the rows could be accepted if all labels were "
                     f"known. With {options.labels} labels, the accepted shares are {shares}. The "
-                    f"gains over the confidence are {gains}, with standard errors in brackets. "
+                    f"gains compared with the confidence are {gains}, with standard errors in "
+                    "brackets. "
                     f"The promised limit is exceeded in at most {broken:.4f} of the runs"
                 )
 

@@ -17,9 +17,9 @@ CAPTION = (
     "Mean ECE in percent. *ratio* is the mean ECE of `auto`, divided by the mean ECE of `none` or "
     "`temp`, whichever is lower. *error* is the mean error of the estimated accuracy in points. "
     "*contained* is the share of ranges that contain the true accuracy. *width* is the mean width "
-    "of the ranges in points. *warned within 3* and *warned beyond 3* are shares of shifts with a "
-    "warning. *warned within 3* covers shifts on which `auto` is at most 3 points worse than the "
-    "baseline. *warned beyond 3* covers all other shifts. The baseline of a shift is `none` or "
+    "of the ranges in points. *warned within 3* is the share of shifts with a warning, among the "
+    "shifts on which `auto` is at most 3 points worse than the baseline. *warned beyond 3* is the "
+    "share of shifts with a warning among all other shifts. The baseline of a shift is `none` or "
     "`temp`, whichever has the lower ECE."
 )
 

@@ -56,9 +56,9 @@ NUMBERS = 0, 10, 25, 50, 100, 200, 500
 RANDOM, MATCHED, LABELLED, TRUE = "labels, T", "labels, matched", "labelled", "true accuracy"
 METHODS = {
     RANDOM: "T with the lowest Brier score on random rows",
-    MATCHED: "T that matches the accuracy of random rows",
+    MATCHED: "T whose mean confidence equals the accuracy of random rows",
     LABELLED: "`pick` and `calibrate`",
-    TRUE: "T that matches the true accuracy",
+    TRUE: "T whose mean confidence equals the true accuracy",
 }
 MAX_TEST = 6000  # maximum number of test rows for the ECE
 
@@ -302,7 +302,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Measure the ECE and the estimated accuracy for several numbers of labels."
     )
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder with the data sets and models/")
+    add(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder that contains the data sets and the folder models",
+    )
     add("--output", type=Path, default=Path("benchmark-results"), help="default: %(default)s")
     add("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="FAMILY")
     add("--seeds", type=int, default=2, metavar="N", help="files per shift (default: %(default)s)")

@@ -31,7 +31,12 @@ from covcal_cli.compare.runs import ALL  # noqa: E402
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare every method on families of shifts.")
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder with the data sets and models/")
+    add(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder that contains the data sets and the folder models",
+    )
     add("--output", type=Path, default=Path("benchmark-results"), help="default: %(default)s")
     add(
         "--families",
@@ -68,7 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not selected:
-        parser.error(f'--families names no family of the part "{options.half}" of the benchmark')
+        parser.error(
+            f'--families: the part "{options.half}" of the benchmark has none of these families. '
+            "Choose other families"
+        )
     try:
         with Console().progress() as progress:
             text = benchmark(

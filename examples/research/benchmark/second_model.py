@@ -190,7 +190,11 @@ def measure(case: Case, data: Path, folder: Path, *, own: bool) -> tuple[int, Er
         truth = float((target.logits(rows).argmax(axis=1) == read_labels(target, rows)).mean())
         errors = {name: 100 * abs(value - truth) for name, value in accuracies.items()}
         text = ", ".join(f"{name} {value:.1f}" for name, value in errors.items())
-        print(f"{case.shift}, second model {kind}: errors {text}", file=sys.stderr, flush=True)
+        print(
+            f"{case.shift} (second model: {kind}): the errors in points are {text}",
+            file=sys.stderr,
+            flush=True,
+        )
         return target.n_classes, errors
 
 

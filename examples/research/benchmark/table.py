@@ -23,9 +23,9 @@ _CAPTION_OF_ECE = (
     "the best method. Regret is the ECE minus the ECE of the best method on each shift, in points. "
     "Without labels, nobody can know the best method. "
     f"The columns {', '.join(f'> {100 * by:.0f}' for by in HARMS)} count the shifts on which a "
-    "method is more than that many points worse than the baseline. The baseline of a shift is "
-    "`none` or `temp`, whichever has the lower ECE. The two rows in italics use target labels, so "
-    "methods without labels can hardly be better."
+    "method is worse than the baseline by more than the points in the column name. The "
+    "baseline of a shift is `none` or `temp`, whichever has the lower ECE. The two rows in italics "
+    "use target labels, so methods without labels can hardly be better."
 )
 
 
@@ -84,7 +84,7 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
             "*error* is the mean error of the estimated accuracy in points. *contained* is the "
             "share of shifts whose range contains the true accuracy. *width* is the mean width of "
             "the range. The accuracy is estimated on the target's training and validation rows, "
-            "without labels. The range does not allow for the sampling noise of the test rows."
+            "without labels. The range does not include the sampling noise of the test rows."
         )
         yield markdown(_intervals([*own, half]))
         yield f"### Shift by shift: {half.title}"

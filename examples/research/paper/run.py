@@ -25,7 +25,12 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
     """Parse the options of the command line."""
     parser = argparse.ArgumentParser(description="Reproduce Table 1 of Park et al. 2020.")
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder with the data sets and models/")
+    add(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder that contains the data sets and the folder models",
+    )
     add("--output", type=Path, default=Path("paper-results"), help="default: %(default)s")
     add(
         "--shifts",

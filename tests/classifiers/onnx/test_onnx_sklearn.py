@@ -103,14 +103,16 @@ def test_a_label_that_does_not_follow_the_probabilities_is_noted(
     _, logits = classifier.run({"X": X})
     differ = (machine.predict(X) != NAMES[logits.argmax(axis=1)]).any()
     assert differ
-    noted = [note for note in classifier.proof.remarks if "own label is another class" in note]
+    noted = [
+        note for note in classifier.proof.remarks if "the model returns is another class" in note
+    ]
     assert len(noted) == 1
     classifier.run({"X": X})
-    assert [note for note in classifier.proof.remarks if "own label" in note] == noted
+    assert [note for note in classifier.proof.remarks if "the model returns" in note] == noted
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_label_that_follows_the_probabilities_is_not(name: str, tmp_path: Path) -> None:
     opened = open_onnx(exported(tmp_path, LINEAR[name][0], 3, zipped=False))
     classifier = opened.prove({"X": X})
-    assert not any("own label" in note for note in classifier.proof.remarks)
+    assert not any("the model returns" in note for note in classifier.proof.remarks)

@@ -92,7 +92,7 @@ def test_what_is_given_wins() -> None:
 @pytest.mark.parametrize(
     ("asked", "shape", "dtype", "message"),
     [
-        ({}, (None,), F4, "is not an image: give its rows as x in an .npz"),
+        ({}, (None,), F4, "is not an image: give the input rows as the array x"),
         ({}, (None, 784), F4, "not an image: pass --size 28 if the input holds pixels, or give"),
         ({}, (None, 3072), F4, "pass --size 32 if the input"),
         ({}, (None, 512), F4, "pass --size HxW if the input"),

@@ -84,7 +84,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
         axes.set_ylim(bottom=0)
     axes.axhline(1, color="#1f2933", linewidth=0.8, linestyle="--")
     axes.set_xticklabels([str(row) for row in rows], rotation=60, fontsize=8)
-    axes.set(xlabel="source validation row, by mean weight", ylabel="importance weight w")
+    axes.set(xlabel="source validation rows, sorted by mean weight", ylabel="importance weight w")
     axes.set_title(f"{title} ({len(weights)} seed{'s' * (len(weights) != 1)})", fontsize=10)
     axes.grid(axis="y", linewidth=0.4)
     with atomic_output(path, force=True) as partial:

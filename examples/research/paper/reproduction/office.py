@@ -63,7 +63,8 @@ def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reade
         raise MissingDataError(
             f"Office31 lacks {lacking}: add the folders amazon, dslr and webcam with a folder for "
             "each class (from the page 'Domain Adaptation Project' of Saenko et al. 2010). Also "
-            "add a ResNet-50 in ONNX, such as torchvision's after torch.onnx.export"
+            "add a ResNet-50 as an ONNX file, such as the torchvision model exported with "
+            "torch.onnx.export"
         )
     images = found / "images" if (found / "images").is_dir() else found
     return lambda: _from_folders(images, name, model, cache)
