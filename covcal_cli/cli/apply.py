@@ -150,8 +150,8 @@ def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     if confidence_only:
         advice = "use the column label"
     return (
-        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, the label is no longer "
-        f"the most probable class: {advice}, and review these rows first"
+        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, the predicted class is no "
+        f"longer the most probable class: {advice}, and review these rows first"
     )
 
 

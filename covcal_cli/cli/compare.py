@@ -26,7 +26,12 @@ def compare(
         str, typer.Option(metavar="all|NAME,NAME", help="Methods of covcal calibrate to compare.")
     ] = "all",
     seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How often each file is adapted and calibrated.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Adapt and calibrate each file with this number of seeds.",
+        ),
     ] = 5,
     metric: Annotated[
         str, typer.Option(metavar="NAME", help="Metric that ranks the methods.")

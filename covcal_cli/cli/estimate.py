@@ -280,7 +280,7 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
                 )
             grouped = any(entry.group is not None for entry in of_all)
             if means and grouped and all(entry.group is None for entry in means):
-                legend.append("Without labels, groups have no mean over classes.")
+                legend.append("A group has a mean over classes only if there are labels.")
             if is_short and len(estimation.classes) > MOST_CLASSES:
                 legend.append(
                     f"The table has the {MOST_CLASSES} classes with the lowest metrics. "

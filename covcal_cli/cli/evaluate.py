@@ -130,7 +130,7 @@ def evaluate(
     decision: Annotated[
         Path | None,
         options.decision(
-            "Also measure this decision. Its metrics are accepted_error and coverage."
+            "Also measure this decision. The metrics accepted_error and coverage are added."
         ),
     ] = None,
     networks: options.NetworksOfFeatures = None,

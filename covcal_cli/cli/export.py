@@ -121,6 +121,7 @@ def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
             return []
         rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
     return [
-        f"in {rows}, the label is no longer the most probable class: use the outputs {label} "
-        f"and {confidence} instead of the largest of {probabilities}, and review these rows first"
+        f"in {rows}, the predicted class is no longer the most probable class: use the outputs "
+        f"{label} and {confidence} instead of the largest of {probabilities}, and review these "
+        "rows first"
     ]

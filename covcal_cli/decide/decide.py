@@ -82,7 +82,7 @@ class DecideSettings:
             )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
-            raise CovcalError("--by divides the accepted rows into groups: give --error too")
+            raise CovcalError("--by shows the accepted rows of each group: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
             raise CovcalError(
                 "--promise-by needs --error and cannot be used with --by: give --error, and leave "
@@ -165,8 +165,8 @@ def decide(
             notes = []
             if calibration.labelled_rows is None and not draw.is_for_decision:
                 notes.append(
-                    "--cost does not use labelled rows, unlike covcal estimate --cost. To "
-                    "measure the accepted rows, run covcal evaluate --decide"
+                    "covcal decide --cost does not use the labels of this file. To measure the "
+                    "accepted rows with labels, run covcal evaluate --decide"
                 )
         sets = None
         if settings.coverage is not None:

@@ -113,7 +113,9 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
             wanted += [(metric, None) for metric in METRIC_NAMES]
             continue
         if name == COST:
-            raise ValueError("the cost needs a file of costs: pass --cost COSTS.JSON instead")
+            raise ValueError(
+                "cost is not a metric of --metrics: to estimate the cost, pass --cost COSTS.JSON"
+            )
         if name not in METRIC_NAMES or (colon and not of):
             raise ValueError(
                 f"{shown(part.strip())} must be METRIC or METRIC:CLASS, where METRIC is one of "

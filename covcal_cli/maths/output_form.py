@@ -543,7 +543,11 @@ class OutputEvidence:
         are_few |= self._first_row is not None
         if are_few or self._ordered < share * self.rows:
             return None
-        two = ". Ignore this if one class is more probable in every row" if self.width == 2 else ""
+        two = (
+            ". If one class really is more probable in every row, ignore this warning"
+            if self.width == 2
+            else ""
+        )
         all_or_number = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
             f"the columns look like ranks, because the values of {all_or_number} {self.rows} rows "

@@ -362,12 +362,13 @@ _ACCURACY, _EVIDENCE = 240, 120
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56
 _EVIDENCE_NOTE = (
-    "The evidence says how many times more likely the rows are with a change than without. "
+    "An evidence of 10 means: a change explains the rows ten times better than no change. "
     "Evidence above the dashed line raises an alarm."
 )
 _LEAST_P = 0.0001
 _DRIFT_NOTE = (
-    "The columns are compared with the calibration's rows. PSI is the population stability "
+    "The values of each column are compared with the values in the rows that made the "
+    "calibration. PSI is the population stability "
     "index (0.1 is a moderate change). p is the corrected p-value of the Kolmogorov-Smirnov "
     "or chi-square test."
 )

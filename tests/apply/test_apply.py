@@ -260,7 +260,10 @@ class TestLabelBesideTheLikeliestClass:
         count = int((rows.probabilities.argmax(axis=1) != rows.index).sum())
         assert 0 < count < len(rows.ids)
         assert rows.index.tolist() == logits_of(file).argmax(axis=1).tolist()
-        assert f"in {count} of {len(rows.ids)} rows, the label is no longer the most" in done.err
+        assert (
+            f"in {count} of {len(rows.ids)} rows, the predicted class is no longer the most"
+            in done.err
+        )
         assert "use the columns label and confidence" in done.err
         assert apply(file, document, io.BytesIO()).label_is_not_top == count
 

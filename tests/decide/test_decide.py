@@ -834,7 +834,7 @@ def test_costs_say_that_labels_are_not_used(folder: Path, labelled: Path) -> Non
     for place, is_told in ((folder, True), (labelled, False)):
         (place / "costs.json").write_text('{"review": 1, "wrong": 5}')
         done = covcal("decide", "--cost", "costs.json", "-f", cwd=place).require_success()
-        words = "--cost does not use labelled rows, unlike covcal estimate --cost"
+        words = "covcal decide --cost does not use the labels of this file"
         assert (words in done.err) == is_told
 
 

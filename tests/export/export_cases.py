@@ -322,7 +322,7 @@ def require_counted(case: Case, done: Outcome) -> None:
     count = int((scores.argmax(axis=1) != label).sum())
     assert count > 0
     assert (
-        f"in {count} of {len(label)} rows, the label is no longer the most probable class"
+        f"in {count} of {len(label)} rows, the predicted class is no longer the most probable class"
         in done.err
     )
     assert "label and confidence instead of the largest of probabilities" in done.err

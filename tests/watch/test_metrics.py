@@ -229,7 +229,7 @@ class TestGates:
         [
             (["--end", "low"], 2, "--end"),
             (["--metrics", "recal"], 2, "'recal' must be METRIC"),
-            (["--metrics", "cost"], 2, "pass --cost COSTS.JSON instead"),
+            (["--metrics", "cost"], 2, "to estimate the cost, pass --cost COSTS.JSON"),
             (["--fail-above", "cost=3"], 2, "needs --cost"),
             (["--fail-below", "cost=3"], 2, "--fail-above"),
             (["--metrics", "recall:cat"], 1, "recall:cat: the file has no class cat"),

@@ -87,7 +87,7 @@ class Runner:
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
                     f"{self._where} does not know a category number in the data "
-                    f"({one_line(error, 200)}): use the numbers of training"
+                    f"({one_line(error, 200)}): number the categories as in training"
                 ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(

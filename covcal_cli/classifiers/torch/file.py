@@ -63,7 +63,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     if not trusted:
         raise CovcalError(
             f"{path} is a {kind} program, which can run any code. If you trust the origin of the "
-            "file, pass --trust-model. If not, give an ONNX file, or module:function with "
+            "file, pass --trust-model. If you do not, give an ONNX file, or module:function with "
             "--weights FILE.safetensors"
         )
     module = _loaded(path, kind)

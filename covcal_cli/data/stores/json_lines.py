@@ -389,8 +389,8 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"the file has more than {_MOST_COLUMNS:,} columns, counted up to {self._here}: "
-                "use the same names in every line"
+                f"the lines up to {self._here} use more than {_MOST_COLUMNS:,} field names: use "
+                "the same names in every line"
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:

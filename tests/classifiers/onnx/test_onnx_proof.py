@@ -248,6 +248,6 @@ def test_a_number_that_an_embedding_does_not_know_is_called_that(tmp_path: Path)
     classifier = opened.prove(batch)
     batch["input_ids"][3] = 500
     with pytest.raises(
-        CovcalError, match=r"does not know a category number .*idx=500 .*: use the numbers"
+        CovcalError, match=r"does not know a category number .*idx=500 .*: number the categories"
     ):
         classifier.run(batch)
