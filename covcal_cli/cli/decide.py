@@ -202,9 +202,7 @@ def answer(decision: "Decision", output: str) -> str:
                 "estimate, not a promise."
             )
         elif decision.share:
-            facts["Expect"] = (
-                "the table shows the errors. Each error is an estimate, not a promise."
-            )
+            facts["Expect"] = "see the table. Each error is an estimate, not a promise."
         elif use is None:
             facts["Reason"] = f"more than {limit} of the {surest} may be wrong"
         elif use.labels:

@@ -122,7 +122,7 @@ def _agreed(
         if rising:
             notes.append(
                 f"{table.path}: {', '.join(rising)} is used as a feature, but looks like row "
-                f"numbers. If it is not a feature, {_way_out(table, rising)}"
+                f"numbers. If the column is not a feature, {_way_out(table, rising)}"
             )
             break
     return {

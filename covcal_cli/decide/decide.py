@@ -76,18 +76,12 @@ class DecideSettings:
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
-            raise CovcalError(
-                "--cost cannot be used with --error or with --labels marked: leave out --error and "
-                "--labels marked, or leave out --cost"
-            )
+            raise CovcalError("--cost excludes --error and --labels marked: leave out one of them")
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
-            raise CovcalError(
-                "--promise-by needs --error and cannot be used with --by: give --error, and leave "
-                "out --by"
-            )
+            raise CovcalError("--promise-by needs --error: give --error, and leave out --by")
         if not accepts and self.coverage is None:
             raise CovcalError("give --error to accept rows, --set for prediction sets, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
@@ -214,10 +208,7 @@ def decide(
                     f"{'39 to 47' if accuracy is None else '8 to 13'} % of 144 test shifts"
                 )
             if doubt := errors_of_confident(*of_source, float(above.min())):
-                warnings.append(
-                    f"{doubt}. The error rate of the accepted rows may be higher than estimated: "
-                    f"{_LABEL_SOME}"
-                )
+                warnings.append(f"{doubt}. The error may be higher than estimated: {_LABEL_SOME}")
             if (beyond := sample.share_beyond_source(accepts)) > _UNSUPPORTED:
                 warnings.append(
                     f"{percent(beyond, 0)} of the accepted rows are more confident than every "

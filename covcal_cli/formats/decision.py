@@ -160,9 +160,7 @@ class Decision(Document):
             raise ValueError(f"splits must be some of {', '.join(SPLITS)}")
         shares = [point.share for point in self.planned]
         if not shares or shares != sorted(set(shares)):
-            raise ValueError(
-                "the list 'planned' is empty, or its shares are not in ascending order"
-            )
+            raise ValueError("'planned' is empty, or its shares are not in ascending order")
         if self.is_promise and self.labels is None and self.promise_by is None:
             raise ValueError("is_promise is true, but there are no labels")
         for roles in (("calibration",), ROLES_OF_ROWS):

@@ -562,7 +562,7 @@ def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
         return []
     return [
         f"In {rows:,} of {metrics.n:,} rows, the predicted class is no longer the most probable "
-        f"class, so it is probably wrong. {_USE_LABEL}"
+        f"class, so the prediction is probably wrong. {_USE_LABEL}"
     ]
 
 

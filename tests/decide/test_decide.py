@@ -140,7 +140,7 @@ def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
     assert 0 < of_errors[0] < of_errors[-1]
 
 
-_SHARES = "the list 'planned' is empty, or its shares are not in ascending order"
+_SHARES = "'planned' is empty, or its shares are not in ascending order"
 DAMAGED: list[tuple[str, str, Any]] = [
     ("certainty must be between 0 and 1, not 0", "certainty", 0.0),
     ("certainty must be between 0 and 1, not 1", "certainty", 1.0),
@@ -702,7 +702,7 @@ def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--error", 0.25, "--promise-by", "hospital", "-f")
     done = covcal("decide", *options, cwd=folder).require_success()
     assert "the rows with a confidence above the threshold of their group" in done.out
-    assert "the table shows the errors. Each error is an estimate, not a promise." in done.out
+    assert "see the table. Each error is an estimate, not a promise." in done.out
     shutil.copy(folder / "decide.json", folder / "older.json")
     os.utime(folder / "older.json", (0, 0))
     label(folder, 240)

@@ -76,7 +76,7 @@ def test_one_of_the_right_number_of_columns_is_fed_with_a_note(tmp_path: Path) -
     done = extract(tmp_path, ["s.csv", "t.csv"]).require_success()
     assert done.err.count("looks like row numbers") == 1
     assert "note: s.csv: customer_no is used as a feature, but looks" in done.err
-    assert "If it is not a feature, rename it to id" in done.err
+    assert "If the column is not a feature, rename it to id" in done.err
     done = extract(tmp_path, both("csv", tmp_path), "-f").require_success()
     assert "rises" not in done.err
 

@@ -49,7 +49,8 @@ _WANTED = {
     "yann.lecun.com/exdb/mnist or by torchvision.datasets.MNIST",
     "usps": "usps.npz (train_x, train_y, test_x, test_y), usps.h5 (train/data, train/target, "
     "test/data, test/target), or usps.bz2 and usps.t.bz2. The .h5 file is available at Kaggle "
-    "(usps-dataset). The .bz2 files are on the LIBSVM data page, or by torchvision.datasets.USPS",
+    "(usps-dataset). The .bz2 files are on the LIBSVM data page"
+    ", and torchvision.datasets.USPS loads them too",
     "svhn": "svhn.npz (x, y, split), or train_32x32.mat and test_32x32.mat. SVHN is available at "
     "ufldl.stanford.edu/housenumbers or by torchvision.datasets.SVHN",
 }
