@@ -76,12 +76,12 @@ class DecideSettings:
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
-            raise CovcalError("--cost excludes --error and --labels marked: leave out one of them")
+            raise CovcalError("--cost excludes --error and --labels marked: give only --cost")
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
-            raise CovcalError("--promise-by needs --error: give --error, and leave out --by")
+            raise CovcalError("--promise-by needs --error, not --by: add --error, leave out --by")
         if not accepts and self.coverage is None:
             raise CovcalError("give --error to accept rows, --set for prediction sets, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)

@@ -69,6 +69,7 @@ HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw
 FOR_DECISION = "labels were picked for a decision"  # In notes of fits that do not use them.
 MARKED = "marked"  # The HDF5 group of a draw.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
+FOR_EVALUATE = ("test",)  # Splits of a batch whose labels only ``covcal evaluate`` reads.
 TARGET_LABELS = "target/labels"  # (n,) int64: class of each target row, -1 if it is not known.
 _OWN_ATTRIBUTES = ("schema", "complete")
 # Suffixes of dataset names in files with several labels.
@@ -98,8 +99,8 @@ class Batch:
 
     @property
     def is_for_evaluate(self) -> bool:
-        """Whether all rows are test rows, whose labels only ``covcal evaluate`` reads."""
-        return self.splits == ("test",)
+        """Whether only ``covcal evaluate`` reads the labels."""
+        return self.splits == FOR_EVALUATE
 
 
 @dataclass(frozen=True, eq=False)

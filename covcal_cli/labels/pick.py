@@ -35,6 +35,7 @@ from covcal_cli.formats.decision import Decision, beliefs_of, input_of, read_dec
 from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
 from covcal_cli.formats.groups import numbered_groups
 from covcal_cli.labels.draws import (
+    FOR_EVALUATE,
     NO_DRAW,
     Batch,
     Draw,
@@ -116,7 +117,7 @@ class PickSettings:
     @property
     def are_for_evaluate(self) -> bool:
         """Whether the rows are drawn for `evaluate`, with equal probabilities."""
-        return self.splits == ("test",)
+        return self.splits == FOR_EVALUATE
 
 
 DEFAULTS = PickSettings()
@@ -260,15 +261,13 @@ def pick(
         if made_for is not None and scaled is not None and not names:
             of_draw = [(file, [scaled])]
         frame = _Frame(of_draw, splits, drawn_before, left, progress or silent)
-        probabilities: _Inclusion
         if made_for is not None and scaled is not None:
             words, probabilities = frame.rule_for(made_for, n, before.batches)
         elif settings.are_for_evaluate:
             words, probabilities = RANDOM, frame.at_random(n)
         else:
             words = words_of_labels(len(names)) if names else in_words(scored[0][1])
-            rule = inclusion_rule(frame.score_parts, n)
-            probabilities = lambda scores, _: rule(scores)  # noqa: E731
+            probabilities = frame.by_score(n)
         # Later draws need other random numbers than earlier draws.
         later = len(drawn_before) if settings.are_for_evaluate else len(before.batches)
         rng = np.random.default_rng([settings.seed, later])
@@ -462,6 +461,11 @@ class _Frame:
         if self._is_by_score:
             return [np.lexsort((-self._keys, self._groups))]
         return order_of_likeness(self._keys, self._predictions)
+
+    def by_score(self, n: int) -> _Inclusion:
+        """Return the rule that draws rows with a low score more often."""
+        rule = inclusion_rule(self.score_parts, n)
+        return lambda scores, _: rule(scores)
 
     def at_random(self, n: int) -> _Inclusion:
         """Return the rule with equal inclusion probabilities."""

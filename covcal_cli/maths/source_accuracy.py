@@ -56,8 +56,8 @@ class SourceAccuracy:
         in_range = all(share is None or 0 <= share <= 1 for share in shares)
         if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
             raise ValueError(
-                f"{self.right} of {self.rows} rows cannot be right, or a share is not between 0 "
-                "and 1"
+                f"{self.right} right rows of {self.rows} rows, or a share outside 0 to 1, are not "
+                "possible"
             )
 
     @classmethod
